@@ -33,7 +33,7 @@ from flowckpt.core.codec import Json, dumps
 from flowckpt.core.codec.wellformed import MalformedError
 from flowckpt.core.records.checkpoint import SCHEMA_VERSION
 from flowckpt.core.system.ids import why_invalid_run_id
-from flowckpt.stores.log.sealing.keys import Key, derived
+from flowckpt.stores.log.sealing.keys import Key, derive_key
 
 FORMAT = "run"
 _RESULT_PREFIX = b'{"result":'
@@ -130,7 +130,7 @@ def end_line(counts: Counts, sha256: str, key: Key | None = None) -> bytes:
     end = {**attrs.asdict(counts), "sha256": sha256}
     if key is None:
         return _line({"end": end})
-    mac = hmac.digest(derived(key.secret, purpose=b"exported run"), _line({"end": end}), "sha256")
+    mac = hmac.digest(derive_key(key.secret, purpose=b"exported run"), _line({"end": end}), "sha256")
     return _line({"end": {**end, "key": key.id, "mac": mac.hex()}})
 
 

@@ -221,38 +221,38 @@ def over_the_number_of_a_thief(monkeypatch):
 def read_before_the_claim(monkeypatch):
     """Make the pack of what was read before the last writer was fenced."""
     module = flowckpt.stores.file.compaction
-    original, read = module.attempts_in, {}
+    original, read = module.load_attempts, {}
 
-    def attempts_in(filesystem, directory, workflow_id, seals, *, below=None):
+    def load_attempts(filesystem, directory, workflow_id, seals, *, below=None):
         if below is None:
             read[id(filesystem)] = original(filesystem, directory, workflow_id, seals)
         return read[id(filesystem)]
 
-    monkeypatch.setattr(module, "attempts_in", attempts_in)
+    monkeypatch.setattr(module, "load_attempts", load_attempts)
 
 
 def forget_the_highest_sequence(monkeypatch):
     """Take the highest sequence from the records that are left."""
     module = flowckpt.stores.file.compaction
-    original = module.pack_lines
+    original = module.encode_pack
 
-    def pack_lines(attempts, header, *begun):
+    def encode_pack(attempts, header, *begun):
         attempts.last_sequence = 0
         return original(attempts, header, *begun)
 
-    monkeypatch.setattr(module, "pack_lines", pack_lines)
+    monkeypatch.setattr(module, "encode_pack", encode_pack)
 
 
 def bring_removed_checkpoints_back(monkeypatch):
     """Write the checkpoints that were removed, and not that they were."""
     module = flowckpt.stores.file.compaction
-    original = module.pack_lines
+    original = module.encode_pack
 
-    def pack_lines(attempts, header, *begun):
+    def encode_pack(attempts, header, *begun):
         attempts.gone = set()
         return original(attempts, header, *begun)
 
-    monkeypatch.setattr(module, "pack_lines", pack_lines)
+    monkeypatch.setattr(module, "encode_pack", encode_pack)
 
 
 def remove_before_the_pack(monkeypatch):
@@ -270,10 +270,10 @@ def remove_before_the_pack(monkeypatch):
 def find_orphans_late(monkeypatch):
     """Look for values that nothing names when a thief may have saved some."""
     module = flowckpt.stores.file.compaction
-    original = module.orphans_of
+    original = module.open_orphans
 
     @contextlib.contextmanager
-    def orphans_of(filesystem, run, kept):
+    def open_orphans(filesystem, run, kept):
         class Late:
             def remove(self):
                 with original(filesystem, run, kept) as orphans:
@@ -282,27 +282,27 @@ def find_orphans_late(monkeypatch):
 
         yield Late()
 
-    monkeypatch.setattr(module, "orphans_of", orphans_of)
+    monkeypatch.setattr(module, "open_orphans", open_orphans)
 
 
 def remove_values_that_are_named(monkeypatch):
     """Take the results of the newest attempt for all that names a large value."""
     module = flowckpt.stores.file.compaction
-    original = module.kept_names
-    monkeypatch.setattr(module, "kept_names", lambda lines, there, values: original(lines[-1:], there, values))
+    original = module.find_needed_names
+    monkeypatch.setattr(module, "find_needed_names", lambda lines, there, values: original(lines[-1:], there, values))
 
 
 def read_what_is_left_of_an_attempt(monkeypatch):
     """Read an attempt from its own segment as long as that is there, which does not say what was removed later."""
     module = flowckpt.stores.log.image
-    original = module._left_by
+    original = module._find_segments_of
 
     def left_by(image, numbers, read, seals, attempt):
         if attempt not in numbers:
             return original(image, numbers, read, seals, attempt)
         return module._follow_back(image, [number for number in numbers if number <= attempt], read, seals)
 
-    monkeypatch.setattr(module, "_left_by", left_by)
+    monkeypatch.setattr(module, "_find_segments_of", left_by)
 
 
 MUTANTS = {

@@ -11,8 +11,8 @@ import flowckpt.stores.file.claim
 import flowckpt.stores.file.runs
 import flowckpt.stores.log.image
 from flowckpt.errors import CheckpointStorageError, FencedError, RunLockedError
-from flowckpt.stores.file.directory import newest_owner, read_image
-from flowckpt.stores.file.layout import LOCK, marked_segment, segment_name, segment_numbers
+from flowckpt.stores.file.directory import read_image, read_newest_owner
+from flowckpt.stores.file.layout import LOCK, parse_mark, segment_name, segment_numbers
 from flowckpt.stores.file.run_writer import FileRunWriter, SegmentWriter
 from flowckpt.stores.file.runs import FileRuns
 from flowckpt.stores.log.image import RunImage
@@ -148,7 +148,7 @@ def claiming_while_the_owner_looks(life):
         life.save(owner)
         life.attach()
         life.examine()
-        marks = [marked_segment(name) for name in life.segments()[0].names]
+        marks = [parse_mark(name) for name in life.segments()[0].names]
         if life.writers[-1] is owner and owner.attempt in marks:
             raise BrokenPromise("a mark that was found to mean nothing stays, so each save looks")
         life.save(owner)
@@ -413,7 +413,7 @@ def newest_or_none(writer):
 
 
 def without_a_fence(monkeypatch):
-    monkeypatch.setattr(SegmentWriter, "_newest_number", lambda self: self.number)
+    monkeypatch.setattr(SegmentWriter, "_find_newest", lambda self: self.number)
 
 
 def fence_before_the_sync(monkeypatch):
@@ -427,7 +427,7 @@ def fence_before_the_sync(monkeypatch):
             self._fence = FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
             raise self._fence
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(SegmentWriter, "_newest_number", lambda self: self.number)
+            patch.setattr(SegmentWriter, "_find_newest", lambda self: self.number)
             original(self, body)
 
     monkeypatch.setattr(SegmentWriter, "append", append)
@@ -441,7 +441,7 @@ def fence_by_the_next_number_alone(monkeypatch):
             return None
         return self.number + self._filesystem.exists(self._directory, segment_name(self.number + 1))
 
-    monkeypatch.setattr(SegmentWriter, "_newest_number", newest)
+    monkeypatch.setattr(SegmentWriter, "_find_newest", newest)
 
 
 def claim_without_a_mark(monkeypatch):
@@ -484,7 +484,7 @@ def take_the_mark_away_after_the_look(monkeypatch):
         self._next_check = 1
         return newest
 
-    monkeypatch.setattr(SegmentWriter, "_newest_number", newest)
+    monkeypatch.setattr(SegmentWriter, "_find_newest", newest)
 
 
 def never_take_the_mark_away(monkeypatch):
@@ -497,7 +497,7 @@ def mark_by_the_mode_alone(monkeypatch):
 
     class Linkless(SimulatedFileSystem):
         def link(self, parent, source, target):
-            if marked_segment(target) is None:
+            if parse_mark(target) is None:
                 super().link(parent, source, target)
 
     return Linkless
@@ -526,22 +526,22 @@ def unlink_by_a_stale_name(monkeypatch):
 
 def leave_marks_of_what_has_gone(monkeypatch):
     """Sweep temporary files, and nothing else."""
-    monkeypatch.setattr(flowckpt.stores.file.claim, "marked_segment", lambda name: None)
+    monkeypatch.setattr(flowckpt.stores.file.claim, "parse_mark", lambda name: None)
 
 
 def read_before_the_claim(monkeypatch):
     """Read the run, then claim it: a former owner may save in between."""
-    claiming = flowckpt.stores.file.claim.claiming
+    claim_run = flowckpt.stores.file.claim.claim_run
 
     def hasty(filesystem, directory, **options):
         early = read_image(filesystem, directory, options["workflow_id"], options["fetch"])
-        owned = yield from claiming(filesystem, directory, **options)
+        owned = yield from claim_run(filesystem, directory, **options)
         if not owned.image.is_cleared and not early.is_cleared:
             owned.image = early
             owned.last_sequence = early.last_sequence
         return owned
 
-    monkeypatch.setattr(flowckpt.stores.file.runs, "claiming", hasty)
+    monkeypatch.setattr(flowckpt.stores.file.runs, "claim_run", hasty)
 
 
 def retry_a_failed_sync(monkeypatch):
@@ -570,7 +570,7 @@ def go_on_after_a_failure(monkeypatch):
 
 def append_to_the_old_segment(monkeypatch):
     """Go on in the segment of the attempt before, as most journals do."""
-    claiming = flowckpt.stores.file.claim.claiming
+    claim_run = flowckpt.stores.file.claim.claim_run
 
     def reusing(filesystem, directory, **options):
         with contextlib.suppress(FileNotFoundError):
@@ -579,8 +579,8 @@ def append_to_the_old_segment(monkeypatch):
                 lock = filesystem.open_lock(directory, LOCK)
                 if not filesystem.lock(lock) and not options["take_over"]:
                     filesystem.close(lock)
-                    raise RunLockedError(options["workflow_id"], holder=str(newest_owner(filesystem, directory)))
-                flowckpt.stores.file.claim._sweep(filesystem, directory)
+                    raise RunLockedError(options["workflow_id"], holder=str(read_newest_owner(filesystem, directory)))
+                flowckpt.stores.file.claim._sweep_leftovers(filesystem, directory)
                 file = filesystem.open_append(directory, segment_name(image.newest))
                 writer = SegmentWriter(
                     filesystem,
@@ -604,17 +604,17 @@ def append_to_the_old_segment(monkeypatch):
                 owned.is_adopted = True
                 owned.saved = image.history.view()
                 return owned
-        return (yield from claiming(filesystem, directory, **options))
+        return (yield from claim_run(filesystem, directory, **options))
 
-    monkeypatch.setattr(flowckpt.stores.file.runs, "claiming", reusing)
+    monkeypatch.setattr(flowckpt.stores.file.runs, "claim_run", reusing)
 
 
 def no_copy_of_the_last_line(monkeypatch):
     """Adopt without a copy of the last line, which may never have reached the disk."""
     import attrs
 
-    original = RunImage.cut_at
-    monkeypatch.setattr(RunImage, "cut_at", lambda self, records: attrs.evolve(original(self, records), last_line=""))
+    original = RunImage.make_cut
+    monkeypatch.setattr(RunImage, "make_cut", lambda self, records: attrs.evolve(original(self, records), last_line=""))
 
 
 def overwrite_instead_of_link(monkeypatch):
@@ -652,13 +652,13 @@ def clear_without_a_tombstone(monkeypatch):
 
 def tombstone_only_in_the_newest(monkeypatch):
     """Look for a tombstone in the newest segment alone: a claim that never began hides it."""
-    original = flowckpt.stores.log.image._header
+    original = flowckpt.stores.log.image._open_header
 
     def header(image, number, data, seals):
         found, sealed = original(image, number, data, seals)
         return found if number == image.newest else {key: found[key] for key in found if key != "kind"}, sealed
 
-    monkeypatch.setattr(flowckpt.stores.log.image, "_header", header)
+    monkeypatch.setattr(flowckpt.stores.log.image, "_open_header", header)
 
 
 def forget_the_tombstone_early(monkeypatch):
@@ -706,8 +706,8 @@ def forget_removals_behind_a_cut(monkeypatch):
     """Go back behind a removal, and let what it removed come back."""
     import attrs
 
-    original = RunImage.cut_at
-    monkeypatch.setattr(RunImage, "cut_at", lambda self, records: attrs.evolve(original(self, records), deleted=[]))
+    original = RunImage.make_cut
+    monkeypatch.setattr(RunImage, "make_cut", lambda self, records: attrs.evolve(original(self, records), deleted=[]))
 
 
 MUTANTS = {

@@ -36,7 +36,7 @@ def a_word_that_is_not_synced(monkeypatch):
     def begin(self):
         self._file = self._filesystem.open_lock(self._directory, self.name)
         self._filesystem.disk.root.names["runs"].names["run"].names[self.name].role = "head"
-        self._filesystem.write_at(self._file, self._text(""), 0)
+        self._filesystem.write_at(self._file, self._encode_head(""), 0)
 
     monkeypatch.setattr(TruncationGuard, "begin", begin)
 
@@ -50,7 +50,7 @@ def a_word_ahead_of_the_line(monkeypatch):
         self.writer.note = self._head_note.note
 
     def hasty(self, body):
-        sealed = self.seal.sealed(body, self._lines, self.digest)
+        sealed = self.seal.seal(body, self._lines, self.digest)
         if b"adopts" not in body[:12]:
             self.note(chain_line(sealed, self.digest)[1])
         append(self, body)
@@ -74,7 +74,7 @@ def an_identity_that_is_not_synced(monkeypatch):
 def a_note_of_keys_that_is_not_synced(monkeypatch):
     """Begin to seal with a key whose note a power cut may leave empty: then nobody knows whose store it is."""
 
-    def add_known(filesystem, root, keys, store_id):
+    def add_keys(filesystem, root, keys, store_id):
         file = filesystem.create(root, keys_name(1))
         text, _ = chain_line(
             b'{"store_id":"%b","keys":[%b]'
@@ -82,7 +82,7 @@ def a_note_of_keys_that_is_not_synced(monkeypatch):
                 store_id.encode(),
                 b",".join(
                     b'{"id":"%b","use":"%b","proof":"%b"}'
-                    % (key.id.encode(), key.use.encode(), key.proof_for(store_id).encode())
+                    % (key.id.encode(), key.use.encode(), key.make_proof(store_id).encode())
                     for key in keys
                 ),
             ),
@@ -92,7 +92,7 @@ def a_note_of_keys_that_is_not_synced(monkeypatch):
         filesystem.close(file)
         return True
 
-    monkeypatch.setattr(flowckpt.stores.file.store_keys, "add_known", add_known)
+    monkeypatch.setattr(flowckpt.stores.file.store_keys, "add_keys", add_keys)
 
 
 MUTANTS = {

@@ -32,7 +32,7 @@ from flowckpt.core.system.process import ProcessIdentity
 from flowckpt.errors import CheckpointStorageError, FencedError, FlowckptError, RunLockedError
 from flowckpt.maintenance import copy_run
 from flowckpt.stores import FileCheckpointStore, MemoryCheckpointStore
-from flowckpt.stores.file.layout import marked_segment, segment_name
+from flowckpt.stores.file.layout import parse_mark, segment_name
 from flowckpt.stores.log.image import read_run
 from flowckpt.testing import FakeClock
 from tests.crash.simulation import CHANGES, Disk, nothing_fails
@@ -100,7 +100,7 @@ def patched(monkeypatch) -> Processes:
         monkeypatch.setattr(module, "read_header", read_header)
     monkeypatch.setattr(flowckpt.stores.file.directory, "read_run", processes.read_run)
     lines = flowckpt.stores.log.sealing.lines
-    monkeypatch.setattr(lines, "derived", functools.cache(lines.derived))  # of one segment, they are always the same
+    monkeypatch.setattr(lines, "derived", functools.cache(lines.derive_key))  # of one segment, they are always the same
     return processes
 
 
@@ -157,7 +157,7 @@ def shown(store):
 
 def shown_at_once(store):
     """The same out of the record read once; what `shown` asks for reads it each time, in the same way."""
-    found = store.runs.loaded(RUN)
+    found = store.runs.load_run(RUN)
     return told(found.image.references()[::-1], found.latest())
 
 
@@ -448,7 +448,7 @@ class Workload:
             for name, inode in names.items():
                 if name.startswith(".new-"):
                     raise BrokenPromise(f"a temporary file of a dead process was left: {name}")
-                marked = marked_segment(name)
+                marked = parse_mark(name)
                 if marked is not None and segment_name(marked) not in names:
                     raise BrokenPromise(f"the mark of a segment that has gone was left: {name}")
                 if hasattr(inode, "names"):

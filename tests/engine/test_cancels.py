@@ -41,7 +41,7 @@ def two() -> Generator[Any, Any, int]:
     return (yield step("second").python(quick, 2).checkpoint())
 
 
-IN_GROUP = {"save": "_saving", "acquire": "_acquiring_new"}
+IN_GROUP = {"save": "_save_in_group", "acquire": "_acquire_new_in_group"}
 """The work that a store does together with that of other runs."""
 
 

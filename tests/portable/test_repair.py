@@ -191,7 +191,7 @@ def test_an_interrupted_repair_is_finished_by_the_next_one(shell, tmp_path, monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(repair._Repair, "_put_back", stopped)
+        patched.setattr(repair._Repair, "_restore_run", stopped)
         shell("store", "repair", "one", code=None)
     assert not (tmp_path / ".flowckpt" / "runs" / "one").exists()
     assert "repaired: one" in shell("store", "repair", "one")

@@ -17,7 +17,7 @@ from flowckpt.errors import (
 )
 from flowckpt.maintenance.prune import prune
 from flowckpt.stores import FileCheckpointStore
-from flowckpt.stores.file.compaction import kept_names
+from flowckpt.stores.file.compaction import find_needed_names
 from flowckpt.stores.log.sealing.keys import Key, KeyRing
 from flowckpt.stores.log.sealing.lines import ValueSeal
 from flowckpt.testing.contract import checkpoint, results
@@ -257,7 +257,7 @@ def test_what_nobody_vouches_for_does_not_become_authentic_by_a_compaction(tmp_p
     save_attempt(path, (1, 2), results("first", "second"))
     save_attempt(path, (1,), results("first"))
     store = FileCheckpointStore(path)
-    image = store.runs.image(RUN)
+    image = store.runs.load_image(RUN)
     store.runs.acquire(RUN, take_over=False)
     data = checkpoint(image.last_sequence + 1, results("other"), attempt=3)
     store.runs.save(RUN, data)
@@ -312,5 +312,5 @@ def test_a_value_under_a_key_that_is_not_at_hand_is_not_taken_for_left_over():
     line = b'{"step_results":[{"output":{"$blob":["%b",70000]}}],"x":"%b"' % (digest.encode(), other.encode())
     there = {"c" * 64 + ".sealed", "d" * 64, other + ".gz"}
     values = ValueSeal(lambda: "store", KeyRing([NEXT]))
-    assert kept_names([line], there, values) == {"c" * 64 + ".sealed", other + ".gz"}
-    assert kept_names([line], there | {digest + ".zst"}, values) == {digest + ".zst", other + ".gz"}
+    assert find_needed_names([line], there, values) == {"c" * 64 + ".sealed", other + ".gz"}
+    assert find_needed_names([line], there | {digest + ".zst"}, values) == {digest + ".zst", other + ".gz"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowckpt.stores.log.image import counted_segments
+from flowckpt.stores.log.image import select_segments
 from flowckpt.stores.log.segment import Cut
 
 PACK = True, None
@@ -12,7 +12,7 @@ FIRST = True, None
 
 
 def counted(segments):
-    return [*counted_segments(sorted(segments), segments.__getitem__)]
+    return [*select_segments(sorted(segments), segments.__getitem__)]
 
 
 @pytest.mark.parametrize("seen", [None, (9, 70)], ids=["unsaid", "seen"])

@@ -13,9 +13,9 @@ from flowckpt.core.system import external
 from flowckpt.core.system.external import MODULES
 from flowckpt.errors import SettingError
 from flowckpt.stores.log.sealing import cipher
-from flowckpt.stores.log.sealing.cipher import LARGEST, chosen, packed, unpacked
-from flowckpt.stores.log.sealing.keys import Key, KeyRing, derived
-from flowckpt.stores.log.sealing.lines import LineSeal, Origin, ValueSeal, inflated
+from flowckpt.stores.log.sealing.cipher import LARGEST, choose_method, pack, unpack
+from flowckpt.stores.log.sealing.keys import Key, KeyRing, derive_key
+from flowckpt.stores.log.sealing.lines import LineSeal, Origin, ValueSeal, inflate
 from flowckpt.stores.log.sealing.protection import SealBrokenError
 
 SECRET = bytes(range(32))
@@ -33,8 +33,8 @@ def seal(use="encrypt", origin=ORIGIN, secret=SECRET, compression=""):
 @pytest.mark.parametrize("method", ["", "gzip", "zstd"])
 @pytest.mark.parametrize("body", [BODY, LARGE], ids=["small", "large"])
 def test_what_is_sealed_opens_and_is_one_json_object(use, method, body):
-    line = seal(use, compression=method).sealed(body, 5, PREVIOUS)
-    assert seal(use).opened(line, 5, PREVIOUS) == body  # the reader was not told of the compression
+    line = seal(use, compression=method).seal(body, 5, PREVIOUS)
+    assert seal(use).open(line, 5, PREVIOUS) == body  # the reader was not told of the compression
     said = json.loads(line + b"}")
     assert ("step_results" in said) == (use == "authenticate" and (body is BODY or not method))
     assert (len(line) < len(body)) == (body is LARGE and bool(method))
@@ -43,9 +43,9 @@ def test_what_is_sealed_opens_and_is_one_json_object(use, method, body):
 @settings(suppress_health_check=[HealthCheck.too_slow])  # the first key takes long on a busy machine
 @given(st.binary(max_size=300), st.integers(1, 2**40), st.binary(min_size=32, max_size=32))
 def test_any_bytes_come_back(body, number, previous):
-    assert seal().opened(seal().sealed(body, number, previous), number, previous) == body
-    assert seal("authenticate").verified(
-        seal("authenticate").authenticated(body or b"{", number, previous), number, previous
+    assert seal().open(seal().seal(body, number, previous), number, previous) == body
+    assert seal("authenticate").verify(
+        seal("authenticate").authenticate(body or b"{", number, previous), number, previous
     )
 
 
@@ -65,20 +65,20 @@ def test_any_bytes_come_back(body, number, previous):
     ids=["line", "line before", "store", "run", "segment", "nonce", "parts that run into one", "key"],
 )
 def test_a_line_opens_at_one_place_only(use, other, number, previous):
-    line = seal(use).sealed(BODY, 5, PREVIOUS)
+    line = seal(use).seal(BODY, 5, PREVIOUS)
     with pytest.raises(SealBrokenError):
-        seal(use, **other).opened(line, number, previous)
+        seal(use, **other).open(line, number, previous)
 
 
 @pytest.mark.parametrize("use", ["encrypt", "authenticate"])
 @pytest.mark.parametrize("method", ["", "zstd"])
 def test_no_byte_of_a_sealed_line_can_be_changed(use, method):
-    line = seal(use, compression=method).sealed(LARGE if method else BODY, 5, PREVIOUS)
+    line = seal(use, compression=method).seal(LARGE if method else BODY, 5, PREVIOUS)
     for place, byte in enumerate(line):
         for other in {byte ^ 1, byte ^ 0x20, 0} - {byte}:
             changed = line[:place] + bytes([other]) + line[place + 1 :]
             try:
-                found = seal(use).opened(changed, 5, PREVIOUS)
+                found = seal(use).open(changed, 5, PREVIOUS)
             except SealBrokenError:
                 continue
             # base64 has spare bits in its last sign; those, the chain of checksums covers
@@ -86,32 +86,32 @@ def test_no_byte_of_a_sealed_line_can_be_changed(use, method):
 
 
 def test_a_plain_line_or_one_for_another_use_does_not_pass_for_a_sealed_one():
-    for body in (BODY, b"", b"{", seal("authenticate").sealed(BODY, 5, PREVIOUS)):
+    for body in (BODY, b"", b"{", seal("authenticate").seal(BODY, 5, PREVIOUS)):
         with pytest.raises(SealBrokenError):
-            seal("encrypt").opened(body, 5, PREVIOUS)
-    for body in (BODY, b"", b"{", seal("encrypt").sealed(BODY, 5, PREVIOUS)):
+            seal("encrypt").open(body, 5, PREVIOUS)
+    for body in (BODY, b"", b"{", seal("encrypt").seal(BODY, 5, PREVIOUS)):
         with pytest.raises(SealBrokenError):
-            seal("authenticate").opened(body, 5, PREVIOUS)
+            seal("authenticate").open(body, 5, PREVIOUS)
 
 
 def test_the_same_body_never_looks_the_same_twice():
-    assert seal().sealed(BODY, 5, PREVIOUS) != seal().sealed(BODY, 6, PREVIOUS)
+    assert seal().seal(BODY, 5, PREVIOUS) != seal().seal(BODY, 6, PREVIOUS)
     other = seal(origin=Origin("store", "run", 3, "bb" * 16))
-    assert seal().sealed(BODY, 5, PREVIOUS) != other.sealed(BODY, 5, PREVIOUS)
+    assert seal().seal(BODY, 5, PREVIOUS) != other.seal(BODY, 5, PREVIOUS)
 
 
 def test_a_cipher_of_many_parts_notices_what_is_left_out_or_moved(monkeypatch):
     monkeypatch.setattr(cipher, "PART", 10)
     aes = cipher.Cipher(SECRET)
     data = bytes(range(35))
-    made = aes.encrypted(data, 1, b"x")
-    assert aes.decrypted(made, 1, b"x") == data
-    assert aes.decrypted(aes.encrypted(b"", 1, b""), 1, b"") == b""
+    made = aes.encrypt(data, 1, b"x")
+    assert aes.decrypt(made, 1, b"x") == data
+    assert aes.decrypt(aes.encrypt(b"", 1, b""), 1, b"") == b""
     parts = [made[at : at + 26] for at in range(0, len(made), 26)]
     wrong = ([], parts[:-1], parts[1:], [parts[1], parts[0], *parts[2:]], [*parts, parts[-1]], parts[:2] + parts[3:])
     for changed in wrong:
         with pytest.raises(SealBrokenError):
-            aes.decrypted(b"".join(changed), 1, b"x")
+            aes.decrypt(b"".join(changed), 1, b"x")
 
 
 # --- packing ---------------------------------------------------------------------------------------------------------
@@ -119,53 +119,53 @@ def test_a_cipher_of_many_parts_notices_what_is_left_out_or_moved(monkeypatch):
 
 @pytest.mark.parametrize("method", ["gzip", "zstd"])
 def test_a_bomb_is_never_unpacked_further_than_the_record_says(method):
-    bomb = packed(bytes(50_000_000), method)
+    bomb = pack(bytes(50_000_000), method)
     assert len(bomb) < 100_000
     for size in (0, 10, 1_000_000):
         with pytest.raises(SealBrokenError, match="does not unpack to the recorded"):
-            unpacked(bomb, method, size)
+            unpack(bomb, method, size)
     for size in (LARGEST + 1, 10**18, -1):
         with pytest.raises(SealBrokenError, match="ever packed"):
-            unpacked(bomb, method, size)
+            unpack(bomb, method, size)
     line = json.dumps({"packed": method, "size": 10**18, "data": ""}, separators=(",", ":"))[:-1].encode()
     with pytest.raises(SealBrokenError):
-        inflated(line)
+        inflate(line)
 
 
 @pytest.mark.parametrize("method", ["gzip", "zstd"])
 def test_what_does_not_unpack_to_exactly_what_was_packed_is_broken(method):
     data = b"word " * 1000
-    made = packed(data, method)
-    assert unpacked(made, method, len(data)) == data
+    made = pack(data, method)
+    assert unpack(made, method, len(data)) == data
     for changed in (made[:-1], made + b"x", made + made, b"", b"x" + made):
         with pytest.raises(SealBrokenError):
-            unpacked(changed, method, len(data))
+            unpack(changed, method, len(data))
     with pytest.raises(SealBrokenError):
-        unpacked(made, method, len(data) + 1)
+        unpack(made, method, len(data) + 1)
 
 
 def test_what_does_not_get_smaller_is_not_packed():
-    noise = derived(SECRET, purpose=b"noise") * 1
-    assert packed(noise, "zstd") is None
-    assert packed(noise, "gzip") is None
+    noise = derive_key(SECRET, purpose=b"noise") * 1
+    assert pack(noise, "zstd") is None
+    assert pack(noise, "gzip") is None
 
 
 @pytest.mark.parametrize("mark", ["lzma", "gzip,zstd", "aes-gcm", "gzip,aes-gcm", ""])
 def test_a_line_that_is_packed_in_an_unknown_way_is_refused(mark):
     with pytest.raises(SealBrokenError):
-        inflated(b'{"packed":"%b","size":3,"data":"YWJj"' % mark.encode())
+        inflate(b'{"packed":"%b","size":3,"data":"YWJj"' % mark.encode())
 
 
 def test_zstd_that_is_not_installed_is_refused_where_it_is_asked_for_and_left_out_where_it_is_not(monkeypatch):
     monkeypatch.setitem(sys.modules, MODULES["zstd"], None)
     monkeypatch.delitem(vars(external), "zstd", raising=False)
-    assert chosen("auto") == "gzip"
-    for refused in (lambda: chosen("zstd"), lambda: unpacked(b"", "zstd", 1)):
+    assert choose_method("auto") == "gzip"
+    for refused in (lambda: choose_method("zstd"), lambda: unpack(b"", "zstd", 1)):
         with pytest.raises(SettingError, match="backports.zstd") as caught:
             refused()
         assert "flowckpt[zstd]" in caught.value.remedy
     with pytest.raises(SettingError, match="'zip'"):
-        chosen("zip")
+        choose_method("zip")
 
 
 def test_encryption_without_its_package_is_refused(monkeypatch):
@@ -198,7 +198,7 @@ def test_derivation_is_that_of_rfc_5869():
 
     salt = b"flowckpt v1" + (5).to_bytes(8, "big") + b"store" + (1).to_bytes(8, "big") + b"x"
     expected = HKDF(SHA256(), 32, salt, b"lines").derive(SECRET)
-    assert derived(SECRET, b"store", b"x", purpose=b"lines") == expected
+    assert derive_key(SECRET, b"store", b"x", purpose=b"lines") == expected
 
 
 @pytest.mark.parametrize("method", ["", "gzip", "zstd"])
@@ -206,30 +206,30 @@ def test_derivation_is_that_of_rfc_5869():
 def test_a_large_value_is_found_again_whatever_was_done_to_it(method, use):
     ring = None if use is None else KeyRing([Key(SECRET, use)])
     content, digest = b'"%b"' % (b"word " * 20_000), "ab" * 32
-    name, data = ValueSeal(lambda: "store", ring, method).sealed(digest, content)
+    name, data = ValueSeal(lambda: "store", ring, method).seal(digest, content)
     reader = ValueSeal(lambda: "store", ring)
     assert name in reader.names(digest)
-    assert reader.opened(name, data, digest, len(content)) == content
+    assert reader.open(name, data, digest, len(content)) == content
     assert (digest in name) == (use != "encrypt")
     assert (b"word word" in data) == (not method and use != "encrypt")
     if use == "encrypt":
         old = ValueSeal(lambda: "store", KeyRing([Key(bytes(32)), Key(SECRET)]))
         assert name in old.names(digest)
-        assert old.opened(name, data, digest, len(content)) == content
+        assert old.open(name, data, digest, len(content)) == content
         assert name not in ValueSeal(lambda: "other", ring).names(digest)
         for wrong in (data[:-1], data + b"x", data[:-20] + bytes([data[-20] ^ 1]) + data[-19:], b"{}\n", b""):
             with pytest.raises(SealBrokenError):
-                reader.opened(name, wrong, digest, len(content))
+                reader.open(name, wrong, digest, len(content))
         with pytest.raises(SealBrokenError):
-            reader.opened(name, data, "cd" * 32, len(content))
+            reader.open(name, data, "cd" * 32, len(content))
         with pytest.raises(SealBrokenError, match="packed in a way that this version does not know: 'aes-siv'"):
-            reader.opened(name, data.replace(b'"packed":"', b'"packed":"aes-siv","was":"', 1), digest, len(content))
+            reader.open(name, data.replace(b'"packed":"', b'"packed":"aes-siv","was":"', 1), digest, len(content))
 
 
 def test_the_packed_file_of_a_value_is_one_that_zcat_reads(tmp_path):
     import gzip
 
     content = b'"%b"' % (b"word " * 20_000)
-    name, data = ValueSeal(lambda: None, None, "gzip").sealed("ab" * 32, content)
+    name, data = ValueSeal(lambda: None, None, "gzip").seal("ab" * 32, content)
     assert name.endswith(".gz")
     assert gzip.decompress(data) == content

@@ -16,7 +16,7 @@ from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import CheckpointCorruptedError, FlowckptError
 from flowckpt.stores import FileCheckpointStore
 from flowckpt.stores.file.directory import read_image
-from flowckpt.stores.file.layout import head_number, segment_numbers
+from flowckpt.stores.file.layout import parse_head_number, segment_numbers
 from flowckpt.testing.contract import checkpoint
 from tests.sealing.sealed_runs import RINGS, RUN, segment, steps
 
@@ -24,7 +24,7 @@ CHANGES = ("write", "write_at", "link", "rename", "unlink")
 
 
 def is_proof(name):
-    return bool(segment_numbers([name])) or head_number(name) is not None
+    return bool(segment_numbers([name])) or parse_head_number(name) is not None
 
 
 class Witness(PosixFileSystem):

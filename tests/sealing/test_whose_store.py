@@ -202,7 +202,7 @@ def test_another_key_is_refused_at_once_also_where_there_is_no_run(tmp_path):
     for ask in (
         strange.list_runs,
         lambda: strange.check(None),
-        lambda: strange.image(RUN),
+        lambda: strange.load_image(RUN),
         lambda: strange.describe_run(RUN),
         lambda: strange.compactable("", 10),
         lambda: strange.signals(RUN),
@@ -236,7 +236,7 @@ def test_a_key_that_takes_up_another_use_is_noted_for_both(tmp_path):
         {
             "id": key.id,
             "use": key.use,
-            "proof": key.proof_for(json.loads((path / "store.json").read_text())["store_id"]),
+            "proof": key.make_proof(json.loads((path / "store.json").read_text())["store_id"]),
         }
         for key in (AUTHENTICATE, both.newest)
     ]
@@ -248,7 +248,9 @@ def test_a_note_tells_nothing_of_the_key_and_proves_it_for_one_store_alone(tmp_p
     assert ENCRYPT.secret not in note
     assert ENCRYPT.secret.hex().encode() not in note
     assert (path / "keys-00000001.json").stat().st_mode & 0o777 == 0o600
-    assert len({ENCRYPT.proof_for("a"), ENCRYPT.proof_for("b"), NEXT.proof_for("a"), AUTHENTICATE.proof_for("a")}) == 4
+    assert (
+        len({ENCRYPT.make_proof("a"), ENCRYPT.make_proof("b"), NEXT.make_proof("a"), AUTHENTICATE.make_proof("a")}) == 4
+    )
     other = make(tmp_path / "other", keys=RINGS["encrypt"])
     shutil.copy(path / "keys-00000001.json", other / "keys-00000001.json")
     with pytest.raises(CheckpointCorruptedError, match="its proof of key"):

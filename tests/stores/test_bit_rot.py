@@ -124,7 +124,7 @@ def test_every_truncation_of_a_segment_is_detected_or_shows_an_earlier_point(ori
             assert seen in history, f"cut to {size} bytes, segment {number} shows {seen}"
             store = FileCheckpointStore(copy)
             is_between_lines = size == 0 or whole[size - 1 : size] == b"\n"
-            assert is_between_lines or store.runs.image(RUN).notices, f"cut to {size} bytes without a word"
+            assert is_between_lines or store.runs.load_image(RUN).notices, f"cut to {size} bytes without a word"
 
 
 def test_a_record_removed_from_the_middle_or_doubled_is_detected(original, tmp_path):

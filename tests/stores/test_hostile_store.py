@@ -184,7 +184,7 @@ def test_a_segment_of_another_run_is_foreign(store, number):
         other.close()
     shutil.copy(store.path / f"runs/other/{number:08d}.jsonl", run_path(store))
     with pytest.raises(ForeignRecordError, match="other"):
-        store.runs.image(RUN)
+        store.runs.load_image(RUN)
     with pytest.raises(ForeignRecordError, match="other"):
         store.runs.acquire(RUN, take_over=False)
 
@@ -192,13 +192,13 @@ def test_a_segment_of_another_run_is_foreign(store, number):
 def test_a_segment_under_another_number_is_foreign(store):
     shutil.copy(run_path(store) / "00000001.jsonl", run_path(store) / "00000003.jsonl")
     with pytest.raises(ForeignRecordError):
-        store.runs.image(RUN)
+        store.runs.load_image(RUN)
 
 
 def test_a_run_moved_to_another_name_is_foreign(store):
     run_path(store).rename(store.path / "runs/moved")
     with pytest.raises(ForeignRecordError, match="run-1"):
-        store.runs.image("moved")
+        store.runs.load_image("moved")
 
 
 @pytest.mark.parametrize("version", [2, 99, 0, "1", None, True])

@@ -17,7 +17,7 @@ from flowckpt.core.codec.results import PlainResult, arguments_form, arguments_t
 from flowckpt.core.records import StepResult
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.stores.log.image import RunImage, read_run
-from flowckpt.stores.log.segment import START, TRAILER, chain_line, read_segment, removed_by
+from flowckpt.stores.log.segment import START, TRAILER, chain_line, find_removed, read_segment
 
 NOW = datetime(2026, 11, 23, 4, 36, 27, 150356, tzinfo=UTC)
 LIKE_A_RECORD = ',"duration_ms":0.5,"started_at":"2026-11-23T04:36:27.150356Z","function":"a:b","location":"c.py:1","fingerprint":"2:x"'
@@ -85,7 +85,7 @@ def test_every_result_is_that_of_its_whole_document(output: Any, path: str, argu
     assert [type(each.output) for each in found] == [type(each.output) for each in made]
     assert image.history.encoded == [encode_result(each)[0] for each in made]
     assert [record.head["checkpoint_id"] for record in image.records] == ["@started", *(each.path for each in made)]
-    assert [record.count for record in image.records] == [*range(7)] and removed_by(image.records) == set()
+    assert [record.count for record in image.records] == [*range(7)] and find_removed(image.records) == set()
 
 
 @given(

@@ -77,7 +77,7 @@ def test_a_read_that_fails_once_never_makes_a_live_run_look_dead(shell, tmp_path
     store = FileCheckpointStore(tmp_path / ".flowckpt")
     with blocking_allowed(True):
         store.runs.acquire("live", take_over=False)
-        latest = store.runs.loaded("one").latest()
+        latest = store.runs.load_run("one").latest()
         store.runs.save(
             "live", attrs.evolve(latest, sequence=1, status=Status.RUNNING, reason=Reason.STEP, output=None)
         )

@@ -36,12 +36,12 @@ from flowckpt.errors import FencedError, KeyMissingError, RunLockedError
 from flowckpt.stores.file import signals
 from flowckpt.stores.file.directory import (
     TruncationGuard,
-    acknowledged_in,
+    find_acknowledged,
     give_up_segment,
-    heads_in,
     is_released,
-    newest_owner,
+    read_heads,
     read_image,
+    read_newest_owner,
     take_lock,
     temporary_file,
 )
@@ -52,8 +52,8 @@ from flowckpt.stores.file.layout import (
     SIGNALS,
     is_abandoned,
     mark_name,
-    marked_segment,
-    released_segment,
+    parse_mark,
+    parse_release,
     segment_name,
     segment_numbers,
     temporary_name,
@@ -73,7 +73,7 @@ _SLACK = 1 << 14
 """Bytes of a segment besides results: its header, its first line, and the fields that only the first checkpoint has."""
 
 
-def claiming(  # noqa: PLR0913 - one parameter for each part of a claim
+def claim_run(  # noqa: PLR0913 - one parameter for each part of a claim
     filesystem: FileSystem,
     directory: int,
     *,
@@ -103,32 +103,32 @@ def claiming(  # noqa: PLR0913 - one parameter for each part of a claim
     Raises:
         RunLockedError: the lock is held, or another process claimed the same segment first.
     """
-    opening = partial(filesystem.open_lock, directory, LOCK)
-    lock: int = (yield opening, None) if is_grouped else opening()
+    open_lock = partial(filesystem.open_lock, directory, LOCK)
+    lock: int = (yield open_lock, None) if is_grouped else open_lock()
     try:
         is_locked = take_lock(filesystem, lock)
         if not is_locked and (
-            _is_dead(newest_owner(filesystem, directory)) or is_released(filesystem, directory)
+            _is_dead(read_newest_owner(filesystem, directory)) or is_released(filesystem, directory)
         ):  # a child that a dead owner forked holds its lock, or the previous owner does; the claim fences the writer
             take_over = True
-        found = filesystem.status(lock)
-        if not found.links:
+        lock_status = filesystem.status(lock)
+        if not lock_status.links:
             raise FileNotFoundError(errno.ENOENT, "a clear has removed the lock", LOCK)
-        if not found.size:
+        if not lock_status.size:
             reserve_room(filesystem, lock)
         if not is_locked and not take_over:
-            raise RunLockedError(workflow_id, holder=_describe(newest_owner(filesystem, directory)))
-        names = _sweep(filesystem, directory)
+            raise RunLockedError(workflow_id, holder=_describe_owner(read_newest_owner(filesystem, directory)))
+        names = _sweep_leftovers(filesystem, directory)
         numbers = segment_numbers(names)
         if not numbers and SIGNALS in names:  # messages without a run remain from a clear
             signals.clear_signals(filesystem, directory)
         number = max(max(numbers, default=0) + 1, at_least)
         token = os.urandom(16).hex()
-        writer = yield from _claiming(
+        writer = yield from _claim_and_read(
             filesystem, directory, lock, number, workflow_id, token, is_locked, fetch, now, seals, known, is_grouped
         )
         if writer is None:
-            raise RunLockedError(workflow_id, holder=_describe(newest_owner(filesystem, directory)))
+            raise RunLockedError(workflow_id, holder=_describe_owner(read_newest_owner(filesystem, directory)))
     except BaseException:
         filesystem.close(lock)
         raise
@@ -158,7 +158,9 @@ def claim_next(
     if needed:
         _check_space(filesystem, directory, needed + _SLACK)
     lock, token, is_locked = former.lock, former.token, former.is_locked
-    writer = result_of(_claiming(filesystem, directory, lock, number, workflow_id, token, is_locked, fetch, now, seals))
+    writer = result_of(
+        _claim_and_read(filesystem, directory, lock, number, workflow_id, token, is_locked, fetch, now, seals)
+    )
     if writer is None:
         raise FencedError(workflow_id, attempt=number - 1, newest_attempt=number)
     writer.writer.directory_path = former.writer.directory_path
@@ -167,7 +169,7 @@ def claim_next(
     return writer
 
 
-def _claiming(  # noqa: PLR0913, PLR0917 - one parameter for each part of a claim
+def _claim_and_read(  # noqa: PLR0913, PLR0917 - one parameter for each part of a claim
     filesystem: FileSystem,
     directory: int,
     lock: int,
@@ -186,8 +188,8 @@ def _claiming(  # noqa: PLR0913, PLR0917 - one parameter for each part of a clai
     Returns:
         The writer; None if another process claimed the segment first.
     """
-    seal_fields, seal = seals.for_new(workflow_id, number, new_token(16))
-    header = {**segment_header(workflow_id, number, now), **seal_fields}
+    seal_fields, seal = seals.make_seal(workflow_id, number, new_token(16))
+    header = {**make_segment_header(workflow_id, number, now), **seal_fields}
     try:
         file, digest = yield from claim_segment(filesystem, directory, number, header, seal, is_grouped)
     except FileExistsError:
@@ -207,7 +209,7 @@ def _claiming(  # noqa: PLR0913, PLR0917 - one parameter for each part of a clai
     )
     guard = None
     if seal is not None and seal.key is not None:
-        adopts = acknowledged_in(image, heads_in(filesystem, directory), seals)
+        adopts = find_acknowledged(image, read_heads(filesystem, directory), seals)
         guard = TruncationGuard(filesystem, directory, number, seal, adopts)
     return FileRunWriter(
         filesystem,
@@ -233,7 +235,7 @@ def _check_space(filesystem: FileSystem, directory: int, size: int) -> None:
         filesystem.unlink(directory, name)
 
 
-def segment_header(workflow_id: str, number: int, now: datetime) -> dict[str, Any]:
+def make_segment_header(workflow_id: str, number: int, now: datetime) -> dict[str, Any]:
     """Return the header of a segment claimed by this process."""
     me = current_process()
     moment = encode_time(now)
@@ -276,10 +278,10 @@ def claim_segment(
         The open file, and the digest of its header.
     """
     body = json.dumps(header, separators=(",", ":"))[:-1].encode()
-    line, digest = chain_line(body if signer is None else signer.authenticated(body, 0, START), START)
+    line, digest = chain_line(body if signer is None else signer.authenticate(body, 0, START), START)
     name = temporary_name(current_process(), new_token(8))
-    creating = partial(filesystem.create, directory, name)
-    file: int = (yield creating, None) if is_grouped else creating()
+    create_file = partial(filesystem.create, directory, name)
+    file: int = (yield create_file, None) if is_grouped else create_file()
     try:
         write_all(filesystem, file, line)
         if is_grouped:
@@ -344,7 +346,7 @@ def _mark(filesystem: FileSystem, directory: int, file: int, number: int) -> Non
             raise FileExistsError(errno.EEXIST, what, name) from None
 
 
-def _sweep(filesystem: FileSystem, directory: int) -> list[str]:
+def _sweep_leftovers(filesystem: FileSystem, directory: int) -> list[str]:
     """Remove temporary files of dead processes and marks of removed segments; return the names from before.
 
     The mark of an existing segment stays until its writer or a clear removes it: the writer may be alive, and the next
@@ -355,7 +357,7 @@ def _sweep(filesystem: FileSystem, directory: int) -> list[str]:
     names = filesystem.names(directory)
     newest = max(segment_numbers(names), default=0)
     for name in names:
-        number = released_segment(name)
+        number = parse_release(name)
         if number is not None and number < newest:
             with contextlib.suppress(FileNotFoundError):
                 filesystem.unlink(directory, name)
@@ -374,7 +376,7 @@ def _sweep(filesystem: FileSystem, directory: int) -> list[str]:
 
 
 def _is_leftover(filesystem: FileSystem, place: int, name: str, here: ProcessIdentity) -> bool:
-    number = marked_segment(name)
+    number = parse_mark(name)
     if number is not None:  # checked one by one: a directory listing is not a snapshot
         return not filesystem.exists(place, segment_name(number))
     return is_abandoned(name, here)
@@ -384,7 +386,7 @@ def _is_dead(owner: Owner | None) -> bool:
     return owner is not None and (is_alive(owner.process) is False)
 
 
-def _describe(owner: Owner | None) -> str:
+def _describe_owner(owner: Owner | None) -> str:
     return str(owner) if owner else "another process, not identified yet"
 
 
@@ -400,7 +402,7 @@ def reserve_room(filesystem: FileSystem, lock: int) -> None:
         filesystem.write_at(lock, b"\0", 0)
 
 
-def with_reserved_room(filesystem: FileSystem, lock: int, write: Callable[[], T]) -> T:
+def write_with_reserve(filesystem: FileSystem, lock: int, write: Callable[[], T]) -> T:
     """Call a function that writes up to one block. If the disk is full, truncate the lock file and call it again."""
     try:
         return write()
@@ -416,8 +418,8 @@ def write_tombstone(
 ) -> int:
     """Claim the next segment with a header that marks the run as cleared; return its number."""
     number = max([*segment_numbers(filesystem.names(directory)), 0]) + 1
-    seal_fields, seal = seals.for_new(workflow_id, number, new_token(16))
-    header = {**segment_header(workflow_id, number, now), "kind": "cleared", **seal_fields}
+    seal_fields, seal = seals.make_seal(workflow_id, number, new_token(16))
+    header = {**make_segment_header(workflow_id, number, now), "kind": "cleared", **seal_fields}
     file, _ = result_of(claim_segment(filesystem, directory, number, header, seal))
     filesystem.close(file)
     mark_segments(filesystem, directory, number)

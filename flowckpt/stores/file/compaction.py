@@ -33,21 +33,21 @@ from flowckpt.core.codec.blob import Blob
 from flowckpt.core.codec.checkpoints import CARRIED
 from flowckpt.core.system.filesystem import FULL, FileSystem, held_open, open_if_there, write_all
 from flowckpt.errors import CheckpointCorruptedError, FencedError, KeyMissingError
-from flowckpt.stores.file.claim import segment_header
-from flowckpt.stores.file.directory import TruncationGuard, acknowledged_in, heads_in, read_file, temporary_file
+from flowckpt.stores.file.claim import make_segment_header
+from flowckpt.stores.file.directory import TruncationGuard, find_acknowledged, read_file, read_heads, temporary_file
 from flowckpt.stores.file.layout import (
     BLOBS,
     is_value,
-    marked_segment,
     orphan_name,
-    orphaned,
+    parse_mark,
+    parse_orphan,
     pin_name,
     pinned_sequences,
     segment_name,
     segment_numbers,
 )
 from flowckpt.stores.file.values import read_blob, write_blobs
-from flowckpt.stores.log.image import RunImage, counted_segments, opened_header
+from flowckpt.stores.log.image import RunImage, open_header, select_segments
 from flowckpt.stores.log.sealing.protection import Seals
 from flowckpt.stores.log.segment import (
     PACK,
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 # If the process dies in between, readers find the value under its other name, and the next collection moves it back.
 
 
-Kept = Callable[[list[str]], Collection[str]]
+SelectNames = Callable[[list[str]], Collection[str]]
 
 AT_ONCE = 200
 """Maximum orphans per collection, because each is kept open."""
@@ -95,7 +95,7 @@ class Orphans:
         kept: returns the names to keep, given the existing ones.
     """
 
-    def __init__(self, filesystem: FileSystem, directory: int, kept: Kept) -> None:
+    def __init__(self, filesystem: FileSystem, directory: int, kept: SelectNames) -> None:
         self._filesystem = filesystem
         self._directory = directory
         self._kept = kept
@@ -106,8 +106,8 @@ class Orphans:
     def find(self) -> None:
         """Find the orphans and open them."""
         names = self._filesystem.names(self._directory)
-        self._moved = [name for name in names if orphaned(name) is not None]
-        self._named = self._kept([*names, *(found[1] for name in names if (found := orphaned(name)) is not None)])
+        self._moved = [name for name in names if parse_orphan(name) is not None]
+        self._named = self._kept([*names, *(found[1] for name in names if (found := parse_orphan(name)) is not None)])
         for name in names:
             if is_value(name) and name not in self._named and len(self._files) < AT_ONCE:
                 self._files[name] = self._filesystem.open_read(self._directory, name)
@@ -121,7 +121,7 @@ class Orphans:
         """Remove the orphans, except values of a new owner."""
         filesystem, directory = self._filesystem, self._directory
         for name in self._moved:
-            found = orphaned(name)
+            found = parse_orphan(name)
             assert found is not None, "`find` was called before"
             self._remove_or_put_back(name, *found)
         for value, file in self._files.items():
@@ -151,7 +151,7 @@ class Orphans:
 
 
 @contextlib.contextmanager
-def orphans_of(filesystem: FileSystem, run: int, kept: Kept) -> Iterator[Orphans | None]:
+def open_orphans(filesystem: FileSystem, run: int, kept: SelectNames) -> Iterator[Orphans | None]:
     """Find the orphans of an owned run, which stay open for the block. None if it has no large values.
 
     Args:
@@ -180,7 +180,7 @@ _REFERENCE = re.compile(rb'\{"\$blob":\["([0-9a-f]{64})",([0-9]+)\]\}')
 _ENCRYPTED = ".sealed"
 
 
-def named_values(lines: list[bytes]) -> dict[str, int]:
+def find_references(lines: list[bytes]) -> dict[str, int]:
     """Return the digests of the large values that lines refer to, with their sizes.
 
     Args:
@@ -189,7 +189,7 @@ def named_values(lines: list[bytes]) -> dict[str, int]:
     return {digest.decode(): int(size) for line in lines for digest, size in _REFERENCE.findall(line)}
 
 
-def kept_names(lines: list[bytes], there: Collection[str], values: ValueSeal) -> set[str]:
+def find_needed_names(lines: list[bytes], there: Collection[str], values: ValueSeal) -> set[str]:
     """Return the names of files that must be kept.
 
     Of a value that is encrypted with the current key, no other file is needed. Of every other possible value, all files
@@ -204,7 +204,7 @@ def kept_names(lines: list[bytes], there: Collection[str], values: ValueSeal) ->
     found = set(there)
     kept: set[str] = set()
     is_one_missing = False
-    references = named_values(lines)
+    references = find_references(lines)
     for digest in {digest.decode() for line in lines for digest in _NAMED.findall(line)}:
         target = values.encrypted_name(digest)
         names = found.intersection([target] if target in found else values.names(digest))
@@ -243,7 +243,7 @@ FEW = 8
 _CHUNK = 1 << 20
 
 
-def attempts_in(
+def load_attempts(
     filesystem: FileSystem, directory: int, workflow_id: str, seals: Seals, *, below: int | None = None
 ) -> Attempts:
     """Read all records of the segments in a run's directory.
@@ -266,7 +266,7 @@ def attempts_in(
         found = read_attempts(
             numbers,
             lambda number: read_file(filesystem, directory, segment_name(number)),
-            lambda number, data: opened_header(workflow_id, number, data, seals),
+            lambda number, data: open_header(workflow_id, number, data, seals),
         )
     except SegmentDamagedError as damage:
         raise CheckpointCorruptedError(
@@ -291,7 +291,7 @@ def is_worthwhile(filesystem: FileSystem, directory: int, attempts: Attempts, se
         seals: the seals of the store.
         is_forced: whether any gain is enough.
     """
-    seals = seals.for_pack(attempts.seals)
+    seals = seals.choose_pack_seals(attempts.seals)
     kept = sum(record.deletes is None for each in attempts.by_number.values() for record in each.records)
     gone = len(attempts.gone)
     if (
@@ -304,22 +304,22 @@ def is_worthwhile(filesystem: FileSystem, directory: int, attempts: Attempts, se
         return True
     if BLOBS not in filesystem.names(directory):
         return False
-    lines = pack_lines(attempts, {}) if attempts.by_number else []
+    lines = encode_pack(attempts, {}) if attempts.by_number else []
     with held_open(filesystem, filesystem.open_directory(directory, BLOBS)) as blobs:
         there = filesystem.names(blobs)
-        staying = kept_names(lines, there, seals.for_values())
-        return any(orphaned(name) is not None or (is_value(name) and name not in staying) for name in there)
+        staying = find_needed_names(lines, there, seals.value_seal)
+        return any(parse_orphan(name) is not None or (is_value(name) and name not in staying) for name in there)
 
 
 def _is_sealed_as_today(attempts: Attempts, seals: Seals) -> bool:
-    return all(seals.would_make(seal) for seal in attempts.seals)
+    return all(seals.is_current(seal) for seal in attempts.seals)
 
 
 def _needs_pack(attempts: Attempts) -> bool:
     return attempts.files > 1 or bool(attempts.gone)
 
 
-def compact_owned(
+def compact_run(
     filesystem: FileSystem,
     directory: int,
     image: RunImage,
@@ -344,28 +344,28 @@ def compact_owned(
         CheckpointCorruptedError: the run is damaged; nothing was changed.
     """
     workflow_id = image.workflow_id
-    attempts = attempts_in(filesystem, directory, workflow_id, seals, below=claimed)
+    attempts = load_attempts(filesystem, directory, workflow_id, seals, below=claimed)
     if not attempts.by_number:
         return
     number = claimed + 1
-    seals = seals.for_pack(attempts.seals)
-    values = seals.for_values()
-    seal_fields, seal = seals.for_new(workflow_id, number, secrets.token_bytes(16).hex())
-    header = {**segment_header(workflow_id, number, now), **seal_fields}
+    seals = seals.choose_pack_seals(attempts.seals)
+    values = seals.value_seal
+    seal_fields, seal = seals.make_seal(workflow_id, number, secrets.token_bytes(16).hex())
+    header = {**make_segment_header(workflow_id, number, now), **seal_fields}
     attempts.taken |= {claimed, number}
-    lines = pack_lines(attempts, header, begun if seal_fields else (0, ()))
+    lines = encode_pack(attempts, header, begun if seal_fields else (0, ()))
     needs_pack = _needs_pack(attempts) or not _is_sealed_as_today(attempts, seals)
     if needs_pack:
-        reseal_values(filesystem, directory, workflow_id, named_values(lines), values)
-    with orphans_of(filesystem, directory, lambda names: kept_names(lines, names, values)) as orphans:
+        reseal_values(filesystem, directory, workflow_id, find_references(lines), values)
+    with open_orphans(filesystem, directory, lambda names: find_needed_names(lines, names, values)) as orphans:
         if needs_pack:
-            with _head_for(filesystem, directory, number, seal, image, seals) as head:
+            with _open_guard(filesystem, directory, number, seal, image, seals) as head:
                 _write_pack(filesystem, directory, workflow_id, number, lines, seal, head)
             _remove_below(filesystem, directory, number, claimed)
         else:
             # A process that wrote the pack may have died before it wrote the head file, which then has an old key.
-            with _head_for(filesystem, directory, image.begun, image.seal, image, seals) as head:
-                _begin(head)
+            with _open_guard(filesystem, directory, image.begun, image.seal, image, seals) as head:
+                _begin_guard(head)
                 _check_newest(filesystem, directory, workflow_id, claimed)
                 if head is not None:
                     head.note(image.end)
@@ -376,14 +376,14 @@ def compact_owned(
 
 
 @contextlib.contextmanager
-def _head_for(
+def _open_guard(
     filesystem: FileSystem, directory: int, number: int, seal: LineSeal | None, image: RunImage, seals: Seals
 ) -> Iterator[TruncationGuard | None]:
     """Yield the unstarted guard of a head file, synced at the end; None if the segment is not sealed."""
     if seal is None or seal.key is None:
         yield None
         return
-    adopts = acknowledged_in(image, heads_in(filesystem, directory), seals)
+    adopts = find_acknowledged(image, read_heads(filesystem, directory), seals)
     head = TruncationGuard(filesystem, directory, number, seal, adopts)
     try:
         yield head
@@ -391,7 +391,7 @@ def _head_for(
         head.close(is_end=True)
 
 
-def _begin(head: TruncationGuard | None) -> None:
+def _begin_guard(head: TruncationGuard | None) -> None:
     if head is not None:
         head.begin()
 
@@ -417,7 +417,7 @@ def _write_pack(
     seal: LineSeal | None,
     head: TruncationGuard | None,
 ) -> None:
-    _begin(head)
+    _begin_guard(head)
     with temporary_file(filesystem, directory) as (file, temporary):
         try:
             digest = _write_lines(filesystem, file, lines, seal)
@@ -442,7 +442,7 @@ def _write_lines(filesystem: FileSystem, file: int, lines: list[bytes], seal: Li
     """Write the sealed lines of a pack, header first; return the digest of the last one."""
     digest, waiting = START, bytearray()
     for place, body in enumerate(lines):
-        line, digest = chain_line(_sealed(body, place, digest, seal), digest)
+        line, digest = chain_line(_seal_line(body, place, digest, seal), digest)
         waiting += line
         if len(waiting) >= _CHUNK or place == len(lines) - 1:
             content = bytes(waiting)
@@ -451,10 +451,10 @@ def _write_lines(filesystem: FileSystem, file: int, lines: list[bytes], seal: Li
     return digest
 
 
-def _sealed(body: bytes, place: int, previous: bytes, seal: LineSeal | None) -> bytes:
+def _seal_line(body: bytes, place: int, previous: bytes, seal: LineSeal | None) -> bytes:
     if seal is None:
         return body
-    return seal.sealed(body, place, previous) if place else seal.authenticated(body, 0, START)
+    return seal.seal(body, place, previous) if place else seal.authenticate(body, 0, START)
 
 
 def drop_earlier(filesystem: FileSystem, owned: FileRunWriter, sequence: int, seals: Seals) -> None:
@@ -470,11 +470,11 @@ def drop_earlier(filesystem: FileSystem, owned: FileRunWriter, sequence: int, se
         FencedError: the run has another owner now.
         OSError: something was not removed.
     """
-    directory, values = owned.directory, seals.for_values()
+    directory, values = owned.directory, seals.value_seal
     kept = {name for digest in owned.values for name in values.names(digest)}
     is_left = True
     while is_left:  # each collection removes a limited number
-        with orphans_of(filesystem, directory, lambda _: kept) as orphans:
+        with open_orphans(filesystem, directory, lambda _: kept) as orphans:
             owned.writer.check_is_newest()
             is_left = orphans is not None and orphans.is_any
             if orphans is not None:
@@ -494,7 +494,7 @@ def _remove_below(filesystem: FileSystem, directory: int, number: int, claimed: 
         if place == 0:
             filesystem.sync(directory)
     for name in names:
-        marked = marked_segment(name)
+        marked = parse_mark(name)
         if marked is not None and marked in doomed:
             with contextlib.suppress(FileNotFoundError):  # the writer of the segment removed it itself
                 filesystem.unlink(directory, name)
@@ -572,12 +572,14 @@ def read_attempts(numbers: list[int], read: Callable[[int], bytes], open_header:
         data = read(number)
         header, seal = open_header(number, data)
         is_pack = header.get("kind") == PACK
-        segment = read_segment(data, number=number, seal=seal) if is_pack else _whole(data, number, adopted, seal)
+        segment = (
+            read_segment(data, number=number, seal=seal) if is_pack else _read_with_copy(data, number, adopted, seal)
+        )
         looked[number] = segment, seal
         return is_pack or segment.is_begun, segment.adoption
 
     last = 0
-    for number, end in counted_segments(numbers, inspect):
+    for number, end in select_segments(numbers, inspect):
         segment, seal = looked.pop(number)
         last = number
         header = segment.header
@@ -601,7 +603,7 @@ def read_attempts(numbers: list[int], read: Callable[[int], bytes], open_header:
     found.stale = [each for each in numbers if each < last] if pack or _is_generation(found, last) else []
     found.files = len(numbers) - len(found.stale)
     for attempt in sorted(found.by_number):
-        _connect(found, attempt, pack)
+        _connect_attempt(found, attempt, pack)
     if not found.started_at and found.by_number:
         lowest = found.by_number[min(found.by_number)]
         saved = (record.head["saved_at"] for record in lowest.records if record.deletes is None)
@@ -627,7 +629,7 @@ def _note_seal(
         found.unproved.append(number)
 
 
-def _whole(data: bytes, number: int, adopted: Mapping[int, Iterable[Cut]], seal: LineSeal | None) -> Segment:
+def _read_with_copy(data: bytes, number: int, adopted: Mapping[int, Iterable[Cut]], seal: LineSeal | None) -> Segment:
     """Read a segment; if the disk lost its last record, use the copy in the next segment."""
     segment = read_segment(data, number=number, seal=seal)
     for cut in adopted.get(number, ()):
@@ -636,7 +638,7 @@ def _whole(data: bytes, number: int, adopted: Mapping[int, Iterable[Cut]], seal:
     return segment
 
 
-def _connect(found: Attempts, attempt: int, pack: int) -> None:
+def _connect_attempt(found: Attempts, attempt: int, pack: int) -> None:
     cut = found.by_number[attempt].adoption
     if cut is None:
         return
@@ -645,14 +647,14 @@ def _connect(found: Attempts, attempt: int, pack: int) -> None:
     if not before:
         return
     if pack and attempt > pack >= before:
-        before, count = _in_pack(found, pack, cut) if before == pack else (0, 0)
+        before, count = _find_in_pack(found, pack, cut) if before == pack else (0, 0)
     continued = found.by_number.get(before)
     if continued is None or len(continued.records) < count:
         raise SegmentDamagedError(0, f"attempt {before}, which attempt {attempt} continues, is missing")
     found.continues[attempt] = before, count
 
 
-def _in_pack(found: Attempts, pack: int, cut: Cut) -> tuple[int, int]:
+def _find_in_pack(found: Attempts, pack: int, cut: Cut) -> tuple[int, int]:
     for number, segment in found.by_number.items():
         for place, record in enumerate(segment.records, 1):
             if record.file == pack and record.end == cut.size:
@@ -702,7 +704,7 @@ def _find_removed(found: Attempts, attempt: int, removed: set[int], places: dict
     found.last_sequence = max(found.last_sequence, last)
 
 
-def pack_lines(
+def encode_pack(
     attempts: Attempts, header: Mapping[str, Any], begun: tuple[int, tuple[str, ...]] = (0, ())
 ) -> list[bytes]:
     """Return the bodies of the lines of a pack, its header first.
@@ -718,7 +720,7 @@ def pack_lines(
     for attempt in sorted(attempts.by_number):
         segment = attempts.by_number[attempt]
         continued = {count for before, count in attempts.continues.values() if before == attempt}
-        bodies, counts = _bodies(attempts, attempt, continued, is_newest=attempt == newest)
+        bodies, counts = _encode_attempt(attempts, attempt, continued, is_newest=attempt == newest)
         written[attempt] = counts
         before = attempts.continues.get(attempt)
         cut = None if before is None else {"segment": before[0], "records": written[before[0]][before[1]]}
@@ -738,7 +740,9 @@ def pack_lines(
     return [json.dumps(fields, separators=(",", ":"))[:-1].encode(), *lines]
 
 
-def _bodies(attempts: Attempts, attempt: int, continued: set[int], *, is_newest: bool) -> tuple[list[bytes], list[int]]:
+def _encode_attempt(
+    attempts: Attempts, attempt: int, continued: set[int], *, is_newest: bool
+) -> tuple[list[bytes], list[int]]:
     """Return the lines of an attempt, and the number of lines after each of its records."""
     records = attempts.by_number[attempt].records
     bodies: list[bytes] = []
@@ -757,7 +761,7 @@ def _bodies(attempts: Attempts, attempt: int, continued: set[int], *, is_newest:
             if is_end:  # so that a list needs to read only this line
                 extra |= {"attempt": attempt, **{name: carried[name] for name in ("workflow_name", "metadata")}}
             first = first or carried
-            bodies.append(RESULTS + b",".join(waiting) + b"]" + _completed(rest, extra, record.head))
+            bodies.append(RESULTS + b",".join(waiting) + b"]" + _add_fields(rest, extra, record.head))
             waiting = []
         if waiting and (place + 1 in continued or place + 1 == len(records)):
             bodies.append(RESULTS + b",".join(waiting) + b'],"deletes":[]')
@@ -770,6 +774,6 @@ def _is_kept(attempts: Attempts, attempt: int, place: int, record: Record) -> bo
     return record.deletes is None and (attempt, place) not in attempts.gone
 
 
-def _completed(rest: bytes, extra: Mapping[str, Any], head: Mapping[str, Any]) -> bytes:
+def _add_fields(rest: bytes, extra: Mapping[str, Any], head: Mapping[str, Any]) -> bytes:
     added = {name: value for name, value in extra.items() if name not in head}
     return rest + b"," + dumps(added)[1:-1].encode() if added else rest

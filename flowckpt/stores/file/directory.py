@@ -41,11 +41,11 @@ from flowckpt.stores.file.layout import (
     HEAD,
     NOT_OURS,
     head_name,
-    head_number,
     is_abandoned,
     mark_name,
+    parse_head_number,
+    parse_release,
     released_name,
-    released_segment,
     segment_name,
     segment_numbers,
     temporary_name,
@@ -92,7 +92,7 @@ class StartedSteps:
         text = path.encode("utf-8", "replace")
         if self._seal is not None:
             self._count += 1  # never reset in an attempt, because it is a nonce; a forked child has the same count
-            text = self._seal.encrypted_hint(text, self._count << 24 | int.from_bytes(os.urandom(3)))
+            text = self._seal.encrypt_hint(text, self._count << 24 | int.from_bytes(os.urandom(3)))
         line = (text if start else self._head + text) + b"\n\0"
         end = start + len(line)
         if end <= self._most:
@@ -167,7 +167,9 @@ _MOST_DIGITS = 15
 """Maximum digits of an attempt's number, as in the name of its segment."""
 
 
-def started_in(content: bytes, seal_of: Callable[[int], LineSeal | None] | None = None) -> tuple[int, tuple[str, ...]]:
+def parse_started_steps(
+    content: bytes, seal_of: Callable[[int], LineSeal | None] | None = None
+) -> tuple[int, tuple[str, ...]]:
     """Return the attempt that wrote the note, and its steps; attempt 0 if the note is missing or unreadable.
 
     Args:
@@ -181,7 +183,7 @@ def started_in(content: bytes, seal_of: Callable[[int], LineSeal | None] | None 
     attempt = int(head)
     try:
         seal = None if seal_of is None else seal_of(attempt)
-        shown = [path if seal is None else seal.decrypted_hint(path) for path in paths]
+        shown = [path if seal is None else seal.decrypt_hint(path) for path in paths]
     except SealBrokenError:
         return 0, ()
     return attempt, tuple(dict.fromkeys(path.decode("utf-8", "replace") for path in shown))
@@ -191,7 +193,7 @@ def started_in(content: bytes, seal_of: Callable[[int], LineSeal | None] | None 
 # head.
 
 
-def sealed_live(content: bytes, attempt: int, seal: LineSeal, count: int) -> bytes:
+def seal_live_note(content: bytes, attempt: int, seal: LineSeal, count: int) -> bytes:
     """Return a live note in its sealed form.
 
     Args:
@@ -201,11 +203,11 @@ def sealed_live(content: bytes, attempt: int, seal: LineSeal, count: int) -> byt
         count: the number of notes that the attempt has written.
     """
     number = 1 << 55 | count << 24 | int.from_bytes(os.urandom(3))  # above the numbers of the started steps
-    hint = b2a_base64(seal.encrypted_hint(content, number), newline=False)
-    return seal.authenticated(b'{"flowckpt":"live","attempt":%d,"hint":"%b"' % (attempt, hint), NOTE, START) + b"}"
+    hint = b2a_base64(seal.encrypt_hint(content, number), newline=False)
+    return seal.authenticate(b'{"flowckpt":"live","attempt":%d,"hint":"%b"' % (attempt, hint), NOTE, START) + b"}"
 
 
-def opened_live(content: bytes, seal_of: Callable[[int], LineSeal | None]) -> bytes | None:
+def open_live_note(content: bytes, seal_of: Callable[[int], LineSeal | None]) -> bytes | None:
     """Return the content of a sealed live note; None if it cannot be opened.
 
     Args:
@@ -218,8 +220,8 @@ def opened_live(content: bytes, seal_of: Callable[[int], LineSeal | None]) -> by
         seal = seal_of(attempt) if type(attempt) is int and 0 < attempt < 10**_MOST_DIGITS else None
         if seal is None:
             return None
-        seal.verified(content[:-1], NOTE, START)
-        return seal.decrypted_hint(a2b_base64(fields["hint"], strict_mode=True))
+        seal.verify(content[:-1], NOTE, START)
+        return seal.decrypt_hint(a2b_base64(fields["hint"], strict_mode=True))
     except (SealBrokenError, ValueError, LookupError, TypeError, RecursionError):
         return None
 
@@ -273,7 +275,7 @@ class TruncationGuard:
         """
         filesystem = self._filesystem
         with temporary_file(filesystem, self._directory) as (file, name):
-            write_all(filesystem, file, self._text(""))
+            write_all(filesystem, file, self._encode_head(""))
             filesystem.sync(file)
             filesystem.rename(self._directory, name, self.name)
             filesystem.sync(self._directory)
@@ -287,14 +289,14 @@ class TruncationGuard:
         """
         if self._file is not None:
             with contextlib.suppress(OSError):
-                self._filesystem.write_at(self._file, self._text(digest.hex()), 0)
+                self._filesystem.write_at(self._file, self._encode_head(digest.hex()), 0)
                 if not self._is_alone:
                     self._is_alone = True
                     self._remove_earlier()
 
     def _remove_earlier(self) -> None:
         for name in self._filesystem.names(self._directory):
-            number = head_number(name)
+            number = parse_head_number(name)
             if number is not None and number <= self._number and name != self.name:
                 with contextlib.suppress(FileNotFoundError):
                     self._filesystem.unlink(self._directory, name)
@@ -312,8 +314,8 @@ class TruncationGuard:
                     self._filesystem.sync_data(file)
             self._filesystem.close(file)
 
-    def _text(self, digest: str) -> bytes:
-        body = self._seal.authenticated(b'%b,"digest":"%b"' % (self._head, digest.encode()), NOTE, START)
+    def _encode_head(self, digest: str) -> bytes:
+        body = self._seal.authenticate(b'%b,"digest":"%b"' % (self._head, digest.encode()), NOTE, START)
         return (body + b"}").ljust(_SIZE - 1) + b"\n"
 
 
@@ -326,7 +328,7 @@ class _Head:
     adopted: str
 
 
-def missing_end(image: RunImage, heads: Mapping[str, bytes], seals: Seals, later: Sequence[int] = ()) -> str:
+def find_missing_end(image: RunImage, heads: Mapping[str, bytes], seals: Seals, later: Sequence[int] = ()) -> str:
     """Return what is missing at the end of a run, according to its head files; empty if it is complete.
 
     Args:
@@ -341,60 +343,60 @@ def missing_end(image: RunImage, heads: Mapping[str, bytes], seals: Seals, later
     """
     if later:
         return ""
-    wanted = _wanted(image)
+    wanted = _expected_head(image)
     for name, head in sorted(heads.items()):
-        number = head_number(name) or 0
+        number = parse_head_number(name) or 0
         if not head or (name != wanted and number <= image.begun):
             continue  # a later attempt continued from there
         try:
-            word = _opened(head, name, number, image.workflow_id, seals)
+            head_note = _open_head(head, name, number, image.workflow_id, seals)
         except SealBrokenError as broken:
             if image.seal is None:  # no line was written yet: a power cut may have torn the first head
                 continue
             return f"the head file of the run cannot be opened: {broken}"
-        if number > image.begun and word.digest:
+        if number > image.begun and head_note.digest:
             return f"{segment_name(number)} is missing, although records in it were acknowledged"
-        if number > image.begun and not _has(image, word.adopted_segment, word.adopted):
-            return f"records at the end of {segment_name(word.adopted_segment)} are missing, but were continued"
-        if number == image.begun and not _has(image, number, word.digest):
+        if number > image.begun and not _has_line(image, head_note.adopted_segment, head_note.adopted):
+            return f"records at the end of {segment_name(head_note.adopted_segment)} are missing, but were continued"
+        if number == image.begun and not _has_line(image, number, head_note.digest):
             return f"records at the end of {segment_name(number)} are missing, although they were acknowledged"
     return "the head file of the run is missing" if wanted and not heads.get(wanted) else ""
 
 
-def acknowledged_in(image: RunImage, heads: Mapping[str, bytes], seals: Seals) -> tuple[int, str]:
+def find_acknowledged(image: RunImage, heads: Mapping[str, bytes], seals: Seals) -> tuple[int, str]:
     """Return the newest segment with a record, and the digest of the last line that its head file notes."""
-    name = _wanted(image)
+    name = _expected_head(image)
     try:
-        word = _opened(heads[name], name, image.begun, image.workflow_id, seals)
+        head_note = _open_head(heads[name], name, image.begun, image.workflow_id, seals)
     except (KeyError, SealBrokenError, WrongKeyError, ForeignRecordError):  # not sealed, or taken on trust
         return image.begun, ""
-    return image.begun, word.digest
+    return image.begun, head_note.digest
 
 
-def _wanted(image: RunImage) -> str:
+def _expected_head(image: RunImage) -> str:
     return "" if image.seal is None else head_name(image.begun, image.seal.nonce)
 
 
-def _has(image: RunImage, number: int, digest: str) -> bool:
+def _has_line(image: RunImage, number: int, digest: str) -> bool:
     if not digest or (number == image.begun and image.end.hex() == digest):
         return True
     return any(record.file == number and record.digest.hex() == digest for record in reversed(image.records))
 
 
-def _opened(head: bytes, name: str, number: int, workflow_id: str, seals: Seals) -> _Head:
+def _open_head(head: bytes, name: str, number: int, workflow_id: str, seals: Seals) -> _Head:
     body = head.rstrip()
     try:
         fields = json.loads(body)
-        word = _Head(fields["digest"], fields["adopts"]["segment"], fields["adopts"]["digest"])
+        head_note = _Head(fields["digest"], fields["adopts"]["segment"], fields["adopts"]["digest"])
     except (ValueError, LookupError, TypeError) as error:
         raise SealBrokenError("it is damaged") from error
-    if list(map(type, attrs.astuple(word))) != [str, int, str] or fields.get("segment") != number:
+    if list(map(type, attrs.astuple(head_note))) != [str, int, str] or fields.get("segment") != number:
         raise SealBrokenError("it is damaged")
-    seal = seals.for_found(workflow_id, number, fields, name)
+    seal = seals.find_seal(workflow_id, number, fields, name)
     if seal is None or head_name(number, seal.nonce) != name:
         raise SealBrokenError("it is not authenticated")
-    seal.verified(body[:-1], NOTE, START)
-    return word
+    seal.verify(body[:-1], NOTE, START)
+    return head_note
 
 
 _STEP = 16 * 1024
@@ -466,13 +468,13 @@ def read_image(
     """
     is_compared = attempt is None and seals.has_key and not seals.protection.is_trusting
 
-    def there() -> list[int]:
+    def list_segments() -> list[int]:
         return segment_numbers(filesystem.names(directory))
 
     while True:
         # Read the head files first: they are never ahead of the segments.
-        heads = heads_in(filesystem, directory) if is_compared else {}
-        found = [] if below == 1 and not is_compared else there()  # the first claim of a run
+        heads = read_heads(filesystem, directory) if is_compared else {}
+        found = [] if below == 1 and not is_compared else list_segments()  # the first claim of a run
         numbers = [number for number in found if below is None or number < below]
         try:
             image = read_run(
@@ -485,31 +487,32 @@ def read_image(
                 known=known,
             )
         except CheckpointCorruptedError:
-            if there() != found:  # a listing made during a compaction may lack both the new segment and an old one
+            # a listing made during a compaction may lack both the new segment and an old one
+            if list_segments() != found:
                 raise FileNotFoundError(errno.ENOENT, "a segment was removed") from None
             raise
         if not is_compared or image.is_cleared:
             return image
         later = [number for number in found if below is not None and number > below]
-        missing = missing_end(image, heads, seals, later)
+        missing = find_missing_end(image, heads, seals, later)
         if not missing:
             return image
         # Otherwise the run was started, or cleared and started again, or compacted, meanwhile.
-        if heads_in(filesystem, directory) == heads and there() == found:
-            raise _truncated_error(workflow_id, missing, max(heads, default=HEAD))
+        if read_heads(filesystem, directory) == heads and list_segments() == found:
+            raise _truncation_error(workflow_id, missing, max(heads, default=HEAD))
 
 
-def _truncated_error(workflow_id: str, missing: str, location: str) -> CheckpointCorruptedError:
+def _truncation_error(workflow_id: str, missing: str, location: str) -> CheckpointCorruptedError:
     way = f"'flowckpt store trust {shell_word(workflow_id)}'"
     remedy = f"Restore the run from a backup, including its 'head-' files. If you know that it is complete: {way}."
     return CheckpointCorruptedError(workflow_id, location=location, detail=missing, remedy=remedy)
 
 
-def heads_in(filesystem: FileSystem, directory: int) -> dict[str, bytes]:
+def read_heads(filesystem: FileSystem, directory: int) -> dict[str, bytes]:
     """Return the contents of the head files in a run's directory, by name."""
     found = {}
     for name in filesystem.names(directory):
-        if head_number(name) is not None:
+        if parse_head_number(name) is not None:
             with contextlib.suppress(FileNotFoundError):
                 found[name] = read_file(filesystem, directory, name)
     return found
@@ -554,23 +557,23 @@ def is_released(filesystem: FileSystem, directory: int) -> bool:
     """
     names = filesystem.names(directory)
     newest = max(segment_numbers(names), default=0)
-    if newest not in map(released_segment, names):
+    if newest not in map(parse_release, names):
         return False
     with open_if_there(filesystem, filesystem.open_read, directory, segment_name(newest)) as file:
         return file is not None and released_name(newest, filesystem.status(file).inode) in names
 
 
-def newest_owner(filesystem: FileSystem, directory: int) -> Owner | None:
+def read_newest_owner(filesystem: FileSystem, directory: int) -> Owner | None:
     """Return the writer of the newest segment, or None if there is no segment or its header does not name one.
 
     Raises:
         OSError: it could not be read.
     """
     numbers = segment_numbers(filesystem.names(directory))
-    return owner_of(filesystem, directory, numbers[-1]) if numbers else None
+    return read_owner(filesystem, directory, numbers[-1]) if numbers else None
 
 
-def owner_of(filesystem: FileSystem, directory: int, number: int) -> Owner | None:
+def read_owner(filesystem: FileSystem, directory: int, number: int) -> Owner | None:
     """Return the writer of a segment; None if the segment is missing or its header does not name one."""
     try:
         header, _, _ = read_header(read_lines(filesystem, directory, segment_name(number), 1))

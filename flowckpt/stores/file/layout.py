@@ -103,7 +103,7 @@ def mark_name(number: int, inode: int) -> str:
     return f".fenced-{number:08d}-{inode}"
 
 
-def marked_segment(name: str) -> int | None:
+def parse_mark(name: str) -> int | None:
     """Return the segment of a mark, or None if the name is not a mark.
 
     Args:
@@ -126,7 +126,7 @@ def released_name(number: int, inode: int) -> str:
     return f".released-{number:08d}-{inode}"
 
 
-def released_segment(name: str) -> int | None:
+def parse_release(name: str) -> int | None:
     """Return the segment whose writer was released, or None for any other name.
 
     Args:
@@ -161,7 +161,7 @@ def orphan_name(inode: int, name: str) -> str:
     return f".orphan-{inode}-{name}"
 
 
-def orphaned(name: str) -> tuple[int, str] | None:
+def parse_orphan(name: str) -> tuple[int, str] | None:
     """Return the inode and the original name of a large value that was being removed; None for other names.
 
     Args:
@@ -181,7 +181,7 @@ def head_name(number: int, nonce: str) -> str:
     return f"{HEAD}{number:08d}-{nonce[:16]}"
 
 
-def head_number(name: str) -> int | None:
+def parse_head_number(name: str) -> int | None:
     """Return the segment of a head file; None for any other name."""
     match = re.fullmatch(_HEAD, name) if name.startswith(HEAD) else None
     return None if match is None else int(match[1])

@@ -69,21 +69,21 @@ class Location:
         protection: Protection | None = None,
     ) -> None:
         self.path = path
-        self.seals = PLAIN if protection is None else Seals(protection, self._store_id)
+        self.seals = PLAIN if protection is None else Seals(protection, self._read_store_id)
         self._identity: str | None = None
         self._allowed = tuple(allowed)
         self._filesystem: FileSystem = filesystem or PosixFileSystem()
         self._clock: Clock = clock or SystemClock()
         self._is_checked = False
         self._made: dict[str, str] = {}
-        self._guard = Guard(self._filesystem, self.seals, self._store_id)
+        self._guard = Guard(self._filesystem, self.seals, self._read_store_id)
         self.reserve = Reserve(path / RESERVE)
 
-    def _directory_of(self, workflow_id: str) -> str:
+    def _directory_name(self, workflow_id: str) -> str:
         """Return the name of a run's directory."""
         return run_directory(workflow_id)
 
-    def _making_directories(self, workflow_id: str, *, is_grouped: bool = False) -> Waiting[int]:
+    def _make_directories(self, workflow_id: str, *, is_grouped: bool = False) -> Waiting[int]:
         """Make the store's directories durable and open the run's own.
 
         The parent of an existing directory is synced, too: the process that made it may have died first.
@@ -108,7 +108,7 @@ class Location:
         except BaseException:
             filesystem.close(parent)
             raise
-        for name in (RUNS, self._directory_of(workflow_id)):
+        for name in (RUNS, self._directory_name(workflow_id)):
             try:
                 try:
                     if is_grouped and name != RUNS:
@@ -148,7 +148,7 @@ class Location:
             KeyMissingError: there is no key.
             WrongKeyError: none of the keys belongs to the store.
         """
-        with self._translated(workflow_id, "open"), self._opened_root() as root:
+        with self._translate_errors(workflow_id, "open"), self._open_root() as root:
             if root is not None:
                 self._guard.check_writer(root, workflow_id)
 
@@ -159,18 +159,18 @@ class Location:
             WrongKeyError: none of the keys belongs to the store.
         """
         if self.seals.has_key:
-            with self._translated("", "read"), self._opened_root() as root:
+            with self._translate_errors("", "read"), self._open_root() as root:
                 if root is not None:
                     self._guard.check_reader(root, "")
 
-    def _opened_root(self) -> contextlib.AbstractContextManager[int | None]:
+    def _open_root(self) -> contextlib.AbstractContextManager[int | None]:
         """Open the store's directory for the block; None if there is none."""
         return open_if_there(self._filesystem, self._filesystem.open_root, str(self.path))
 
-    def _store_id(self) -> str | None:
+    def _read_store_id(self) -> str | None:
         """Return the identity of the store, which never changes."""
         if self._identity is None:
-            with self._translated("", "read"), self._opened_root() as root:
+            with self._translate_errors("", "read"), self._open_root() as root:
                 self._identity = None if root is None else read_identity(self._filesystem, root)
         return self._identity
 
@@ -178,7 +178,7 @@ class Location:
 
     def read_index(self, name: str) -> bytes | None:
         """Return a part of the index of results."""
-        with self._translated("", "read"), self._opened_index() as directory:
+        with self._translate_errors("", "read"), self._open_index() as directory:
             if directory is not None:
                 with contextlib.suppress(FileNotFoundError):
                     return read_file(self._filesystem, directory, name, _MOST_INDEX)
@@ -186,20 +186,20 @@ class Location:
 
     def write_index(self, name: str, content: bytes) -> None:
         """Replace a part of the index of results."""
-        with self._translated("", "write the index of"), self._opened_index(is_made=True) as directory:
+        with self._translate_errors("", "write the index of"), self._open_index(is_made=True) as directory:
             if directory is not None:  # otherwise there is no store
                 replace_unsynced(self._filesystem, directory, name, content)
 
     def clear_index(self) -> None:
         """Remove the index of results."""
-        with self._translated("", "clear the index of"), self._opened_index() as directory:
+        with self._translate_errors("", "clear the index of"), self._open_index() as directory:
             for name in () if directory is None else self._filesystem.names(directory):
                 with contextlib.suppress(FileNotFoundError):
                     self._filesystem.unlink(directory or 0, name)
 
     @contextlib.contextmanager
-    def _opened_index(self, *, is_made: bool = False) -> Iterator[int | None]:
-        with self._opened_root() as root:
+    def _open_index(self, *, is_made: bool = False) -> Iterator[int | None]:
+        with self._open_root() as root:
             if root is None:
                 yield None
                 return
@@ -215,25 +215,25 @@ class Location:
             opened = filesystem.open_directory(root, RUNS)
         with held_open(filesystem, opened) as runs:
             with contextlib.suppress(OSError):  # the run was started again
-                filesystem.remove_directory(runs, self._directory_of(workflow_id))
+                filesystem.remove_directory(runs, self._directory_name(workflow_id))
             filesystem.sync(runs)
 
     def _run_names(self) -> list[str]:
         filesystem = self._filesystem
-        with self._translated("", "list"), self._opened_root() as root:
+        with self._translate_errors("", "list"), self._open_root() as root:
             if root is None:
                 return []
             with open_if_there(filesystem, filesystem.open_directory, root, RUNS) as runs:
                 names = [] if runs is None else filesystem.names(runs)
         return sorted(name for name in names if not is_temporary(name))
 
-    def _fetch(self, workflow_id: str) -> Fetch:
+    def _make_fetch(self, workflow_id: str) -> Fetch:
         def fetch(digest: str, size: int) -> bytes:
-            with self._translated(workflow_id, "read"), self._run_directory(workflow_id) as directory:
+            with self._translate_errors(workflow_id, "read"), self._open_run(workflow_id) as directory:
                 if directory is None:
                     raise CheckpointNotFoundError(workflow_id, detail="it was cleared")
                 try:
-                    return read_blob(self._filesystem, directory, workflow_id, digest, size, self.seals.for_values())
+                    return read_blob(self._filesystem, directory, workflow_id, digest, size, self.seals.value_seal)
                 except CheckpointCorruptedError:
                     if self._is_cleared(directory, workflow_id, fetch):
                         raise CheckpointNotFoundError(workflow_id, detail="it was cleared") from None
@@ -247,11 +247,11 @@ class Location:
         except FileNotFoundError:
             return True
 
-    def _run_directory(self, workflow_id: str) -> contextlib.AbstractContextManager[int | None]:
-        return self._directory_named(self._directory_of(workflow_id), workflow_id)
+    def _open_run(self, workflow_id: str) -> contextlib.AbstractContextManager[int | None]:
+        return self._open_directory(self._directory_name(workflow_id), workflow_id)
 
     @contextlib.contextmanager
-    def _directory_named(self, name: str, workflow_id: str = "") -> Iterator[int | None]:
+    def _open_directory(self, name: str, workflow_id: str = "") -> Iterator[int | None]:
         """Open a run's directory for the block; None if there is none. Refuse keys that do not belong to the store."""
         filesystem = self._filesystem
         opened: list[int] = []
@@ -273,13 +273,13 @@ class Location:
         """Read something from the directory of a run; return `otherwise` if there is none."""
 
         def read_once() -> T:
-            with self._run_directory(workflow_id) as directory:
+            with self._open_run(workflow_id) as directory:
                 return otherwise if directory is None else read(directory)
 
         return self._retry(workflow_id, "read", read_once)
 
     @contextlib.contextmanager
-    def _translated(self, workflow_id: str, operation: str) -> Iterator[None]:
+    def _translate_errors(self, workflow_id: str, operation: str) -> Iterator[None]:
         """Translate each `OSError` to an error of the store."""
         try:
             yield
@@ -289,7 +289,7 @@ class Location:
     def _retry(self, workflow_id: str, operation: str, work: Callable[[], T]) -> T:
         """Repeat work if a name vanished meanwhile, because the run was cleared or a claim was given up."""
         last = FileNotFoundError()
-        with self._translated(workflow_id, operation):
+        with self._translate_errors(workflow_id, operation):
             for _ in range(PATIENCE):
                 try:
                     return work()

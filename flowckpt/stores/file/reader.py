@@ -35,20 +35,20 @@ from flowckpt.stores.file import signals
 from flowckpt.stores.file.directory import (
     MOST_HINT,
     is_released,
-    newest_owner,
-    opened_live,
-    owner_of,
+    open_live_note,
+    parse_started_steps,
     read_file,
     read_image,
     read_lines,
-    started_in,
+    read_newest_owner,
+    read_owner,
 )
 from flowckpt.stores.file.layout import (
     LIVE,
     LOCK,
     NOT_OURS,
     RUNS,
-    head_number,
+    parse_head_number,
     run_directory,
     segment_name,
     segment_numbers,
@@ -57,7 +57,7 @@ from flowckpt.stores.file.location import Location
 from flowckpt.stores.file.run_writer import FileRunWriter
 from flowckpt.stores.leases import LeaseTimes
 from flowckpt.stores.log import sealing
-from flowckpt.stores.log.image import LoadedRun, LogRuns, RunImage, counted_segments, info_in, opened_header
+from flowckpt.stores.log.image import LoadedRun, LogRuns, RunImage, make_run_info, open_header, select_segments
 from flowckpt.stores.log.sealing.protection import PLAIN, SealBrokenError, Seals
 from flowckpt.stores.log.segment import (
     PACK,
@@ -87,7 +87,7 @@ _TICK = 1.0
 
 
 @lazy_define()
-class _ReadRuns:
+class _RunList:
     """The runs that a list has read, by the names of their directories."""
 
     found: dict[str, RunInfo] = attrs.field(factory=dict)
@@ -122,15 +122,15 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         """The directory, for messages."""
         return repr(str(self.path))
 
-    def loaded(self, workflow_id: str, attempt: int | None = None) -> LoadedRun:
+    def load_run(self, workflow_id: str, attempt: int | None = None) -> LoadedRun:
         """Read a run in its current state, or as an attempt left it."""
-        return LoadedRun(self.image(workflow_id, attempt), self._fetch(workflow_id))
+        return LoadedRun(self.load_image(workflow_id, attempt), self._make_fetch(workflow_id))
 
-    def image(self, workflow_id: str, attempt: int | None = None) -> RunImage:
+    def load_image(self, workflow_id: str, attempt: int | None = None) -> RunImage:
         """Read a run in its current state, or as an attempt left it; a cleared or missing run is empty."""
 
         def read(directory: int) -> RunImage:
-            fetch = self._fetch(workflow_id)
+            fetch = self._make_fetch(workflow_id)
             return read_image(self._filesystem, directory, workflow_id, fetch, seals=self.seals, attempt=attempt)
 
         return self._read_directory(workflow_id, read, RunImage(workflow_id))
@@ -141,13 +141,13 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         def read(directory: int) -> tuple[int, tuple[str, ...]]:
             if not self._filesystem.exists(directory, LOCK):
                 return 0, ()
-            text = self._hint(directory, LOCK)
-            attempt, _ = started_in(text)
+            text = self._read_hint(directory, LOCK)
+            attempt, _ = parse_started_steps(text)
             if attempt and self.seals.has_key and not self._filesystem.exists(directory, segment_name(attempt)):
-                kept = started_in_pack(self._filesystem, directory, attempt, self.seals)
+                kept = read_packed_steps(self._filesystem, directory, attempt, self.seals)
                 if kept is not None:
                     return attempt, kept
-            return started_in(text, lambda attempt: self._seal_of(directory, workflow_id, attempt))
+            return parse_started_steps(text, lambda attempt: self._read_seal(directory, workflow_id, attempt))
 
         nothing: tuple[int, tuple[str, ...]] = (0, ())
         return self._read_directory(workflow_id, read, nothing)
@@ -158,14 +158,14 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         def read(directory: int) -> bytes | None:
             if not self._filesystem.exists(directory, LIVE):
                 return None
-            content = self._hint(directory, LIVE)
+            content = self._read_hint(directory, LIVE)
             if not self.seals.has_key:
                 return content
-            return opened_live(content, lambda attempt: self._seal_of(directory, workflow_id, attempt))
+            return open_live_note(content, lambda attempt: self._read_seal(directory, workflow_id, attempt))
 
         return self._read_directory(workflow_id, read, None)
 
-    def _hint(self, directory: int, name: str) -> bytes:
+    def _read_hint(self, directory: int, name: str) -> bytes:
         """Return the content of a file of hints; empty if it is damaged."""
         try:
             return read_file(self._filesystem, directory, name, MOST_HINT)
@@ -182,13 +182,13 @@ class FileReader(Location, LogRuns[FileRunWriter]):
                 return None
             with held_open(self._filesystem, self._filesystem.open_read(directory, LOCK)) as lock:
                 status = self._filesystem.status(lock)
-                found, _ = started_in(self._filesystem.read(lock, min(status.size, MOST_HINT), 0))
+                found, _ = parse_started_steps(self._filesystem.read(lock, min(status.size, MOST_HINT), 0))
             is_known = found == attempt and status.written_at > 0
             return datetime.fromtimestamp(status.written_at, UTC) if is_known else None
 
         return self._read_directory(workflow_id, read, None)
 
-    def _seal_of(self, directory: int, workflow_id: str, attempt: int) -> LineSeal | None:
+    def _read_seal(self, directory: int, workflow_id: str, attempt: int) -> LineSeal | None:
         """Return the seal of an attempt's segment; None if the segment is not sealed or missing.
 
         Raises:
@@ -196,7 +196,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         """
         try:
             header, _, _ = read_header(read_lines(self._filesystem, directory, segment_name(attempt), 1))
-            return self.seals.for_found(workflow_id, attempt, header, segment_name(attempt))
+            return self.seals.find_seal(workflow_id, attempt, header, segment_name(attempt))
         except SegmentDamagedError:
             return None
         except OSError as error:
@@ -208,26 +208,26 @@ class FileReader(Location, LogRuns[FileRunWriter]):
 
     def attempts(self, workflow_id: str) -> list[int]:
         """Return the ascending numbers of the attempts that wrote."""
-        return self._read_directory(workflow_id, lambda found: begun_segments(self._filesystem, found, self.seals), [])
+        return self._read_directory(workflow_id, lambda found: list_attempts(self._filesystem, found, self.seals), [])
 
     def claimed_by(self, workflow_id: str, attempt: int) -> ProcessIdentity | None:
         """Return the process named in the header of an attempt's segment."""
-        with self._run_directory(workflow_id) as directory:
-            owner = None if directory is None else owner_of(self._filesystem, directory, attempt)
+        with self._open_run(workflow_id) as directory:
+            owner = None if directory is None else read_owner(self._filesystem, directory, attempt)
             return None if owner is None else owner.process
 
     def owner(self, workflow_id: str) -> Owner | None:
         """Return the live owner of a run."""
-        return self._read_directory(workflow_id, self._live_owner, None)
+        return self._read_directory(workflow_id, self._find_live_owner, None)
 
-    def _live_owner(self, directory: int) -> Owner | None:
+    def _find_live_owner(self, directory: int) -> Owner | None:
         """Return the writer of the newest segment if it still holds the lock.
 
         The lock is not tried if the writer is known to be dead: a process that takes the run over at this moment would
         find it held.
         """
         filesystem = self._filesystem
-        owner = newest_owner(filesystem, directory)
+        owner = read_newest_owner(filesystem, directory)
         if owner is None or not filesystem.exists(directory, LOCK):
             return None
         if is_alive(owner.process) is False:
@@ -251,31 +251,31 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         if wanted is not None and wanted.limit is not None and len(names) > _FEW:
             looked = self._survey_newest(names, wanted, wanted.limit)
         if looked is None:
-            looked = _ReadRuns()
+            looked = _RunList()
             for name in names:
                 self._survey_one(name, looked)
         return looked.survey(wanted)
 
-    def _survey_one(self, name: str, looked: _ReadRuns) -> RunInfo | None:
+    def _survey_one(self, name: str, looked: _RunList) -> RunInfo | None:
         try:
-            info = self._retry(name, "list", lambda: self._describe(name))
+            info = self._retry(name, "list", lambda: self._read_info(name))
         except (FlowckptError, ValueError, LookupError, TypeError) as error:
             if isinstance(error, KeyMissingError | WrongKeyError | UnauthenticatedRecordError):
                 looked.locked = error
-            looked.left_out[name] = _finding(name, error)
+            looked.left_out[name] = _make_finding(name, error)
             return None
         if info is not None:
             looked.found[name] = info
         return info
 
-    def _survey_newest(self, names: Sequence[str], wanted: RunFilter, limit: int) -> _ReadRuns | None:
+    def _survey_newest(self, names: Sequence[str], wanted: RunFilter, limit: int) -> _RunList | None:
         """Read runs, the last written first, until no other can be selected; None if file times contradict the records.
 
         A run started before its newest segment was written, and reading a file's time is cheaper than reading its
         content.
         """
-        written = self._last_writes(names)
-        looked = _ReadRuns()
+        written = self._read_last_writes(names)
+        looked = _RunList()
         starts: list[float] = []  # of the selected runs, earliest first
         for name in sorted(names, key=written.__getitem__, reverse=True):
             if len(starts) == limit and starts[0] > written[name]:
@@ -290,17 +290,17 @@ class FileReader(Location, LogRuns[FileRunWriter]):
                 (heapq.heappush if len(starts) < limit else heapq.heappushpop)(starts, start)
         return looked
 
-    def _last_writes(self, names: Iterable[str]) -> dict[str, float]:
+    def _read_last_writes(self, names: Iterable[str]) -> dict[str, float]:
         """Return when the newest segment of each run was written; infinity if unknown."""
         found = dict.fromkeys(names, math.inf)
-        with contextlib.suppress(OSError), self._opened_root() as root:
+        with contextlib.suppress(OSError), self._open_root() as root:
             if root is not None:
                 with held_open(self._filesystem, self._filesystem.open_directory(root, RUNS)) as runs:
                     for name in found:
-                        found[name] = self._last_write(runs, name)
+                        found[name] = self._read_last_write(runs, name)
         return found
 
-    def _last_write(self, runs: int, name: str) -> float:
+    def _read_last_write(self, runs: int, name: str) -> float:
         filesystem, opened = self._filesystem, list[int]()
         try:
             opened.append(filesystem.open_directory(runs, name))
@@ -323,14 +323,16 @@ class FileReader(Location, LogRuns[FileRunWriter]):
     def describe_run(self, workflow_id: str) -> RunInfo | None:
         """Return one run as listed; None if there is none."""
         name = run_directory(workflow_id)
-        return self._retry(workflow_id, "read", lambda: self._describe(name))
+        return self._retry(workflow_id, "read", lambda: self._read_info(name))
 
-    def _describe(self, name: str) -> RunInfo | None:
-        with self._directory_named(name) as directory:
-            info = None if directory is None else describe_run(self._filesystem, directory, self._fetch, self.seals)
+    def _read_info(self, name: str) -> RunInfo | None:
+        with self._open_directory(name) as directory:
+            info = (
+                None if directory is None else describe_run(self._filesystem, directory, self._make_fetch, self.seals)
+            )
             if info is None or directory is None:
                 return None
-            return info.with_owner(self._live_owner(directory))
+            return info.with_owner(self._find_live_owner(directory))
 
     def signals(self, workflow_id: str) -> list[Signal]:
         """Return the messages for a run, in the order of sending."""
@@ -344,16 +346,16 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         if workflow_id is not None:
             findings = self._check_run(workflow_id)
             if any(finding.severity == "locked" for finding in findings):
-                self.image(workflow_id)  # raises an error that names the missing key
+                self.load_image(workflow_id)  # raises an error that names the missing key
             if not findings:
                 raise CheckpointNotFoundError(workflow_id)
             return findings
         findings = []
         for name in self._run_names():
             try:
-                run = self._retry(name, "check", lambda name=name: self._run_id_in(name))  # type: ignore[misc]
+                run = self._retry(name, "check", lambda name=name: self._read_run_id(name))  # type: ignore[misc]
             except FlowckptError as error:
-                findings.append(_finding(name, error))
+                findings.append(_make_finding(name, error))
                 continue
             if run is None:
                 continue
@@ -366,13 +368,13 @@ class FileReader(Location, LogRuns[FileRunWriter]):
             self._check_reader()  # with runs, each reports it
         return findings
 
-    def _run_id_in(self, name: str) -> str | None:
-        with self._directory_named(name) as directory:
-            return None if directory is None else run_id_in(self._filesystem, directory, self.seals)
+    def _read_run_id(self, name: str) -> str | None:
+        with self._open_directory(name) as directory:
+            return None if directory is None else read_run_id(self._filesystem, directory, self.seals)
 
     def _check_run(self, workflow_id: str) -> list[Finding]:
         try:
-            image = self.image(workflow_id)
+            image = self.load_image(workflow_id)
             if image.is_cleared or not image.newest:
                 return []
             for blobs in image.history.blobs.values():
@@ -380,7 +382,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
                     blob.content()
             seen = {digest for blobs in image.history.blobs.values() for digest in blobs}
             for index in image.checkpoints():
-                data = image.data(index, self._fetch(workflow_id))
+                data = image.data(index, self._make_fetch(workflow_id))
                 for held in data.held_values:
                     if isinstance(held, Blob) and held.digest not in seen:
                         seen.add(held.digest)
@@ -389,7 +391,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         except CheckpointNotFoundError:  # it was cleared meanwhile
             return []
         except FlowckptError as error:
-            return [_finding(workflow_id, error)]
+            return [_make_finding(workflow_id, error)]
         count = len(image.checkpoints())
         steps = len(image.history.results)
         notices = [Finding(workflow_id, "notice", notice) for notice in image.notices]
@@ -404,7 +406,7 @@ _PLANTED = (errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
 """The errors of a file that is not a regular one."""
 
 
-def _finding(name: str, error: Exception) -> Finding:
+def _make_finding(name: str, error: Exception) -> Finding:
     severity = "locked" if isinstance(error, KeyMissingError | WrongKeyError) else "corrupt"
     if isinstance(error, CheckpointStorageError) and getattr(error.__cause__, "errno", None) not in _PLANTED:
         severity = "failed"
@@ -421,7 +423,7 @@ def _finding(name: str, error: Exception) -> Finding:
 _STEP = 16 * 1024
 
 
-def run_id_in(filesystem: FileSystem, directory: int, seals: Seals = PLAIN) -> str | None:
+def read_run_id(filesystem: FileSystem, directory: int, seals: Seals = PLAIN) -> str | None:
     """Return the id of the run in a directory, from its newest header; None if the run is missing or cleared.
 
     With a key, a tombstone must be authenticated, so the id of a seemingly cleared run is returned, too.
@@ -429,36 +431,36 @@ def run_id_in(filesystem: FileSystem, directory: int, seals: Seals = PLAIN) -> s
     Raises:
         CheckpointCorruptedError: the header is damaged.
     """
-    workflow_id, is_cleared = _run_in(filesystem, directory)
+    workflow_id, is_cleared = _read_id_and_kind(filesystem, directory)
     return None if is_cleared and not seals.has_key else workflow_id
 
 
-def cleared_id_in(filesystem: FileSystem, directory: int) -> str | None:
+def read_cleared_id(filesystem: FileSystem, directory: int) -> str | None:
     """Return the id of a cleared run whose directory still exists; None if there is none.
 
     Raises:
         CheckpointCorruptedError: the header is damaged.
     """
-    workflow_id, is_cleared = _run_in(filesystem, directory)
+    workflow_id, is_cleared = _read_id_and_kind(filesystem, directory)
     return workflow_id if is_cleared else None
 
 
-def _run_in(filesystem: FileSystem, directory: int) -> tuple[str | None, bool]:
+def _read_id_and_kind(filesystem: FileSystem, directory: int) -> tuple[str | None, bool]:
     names = filesystem.names(directory)
     numbers = segment_numbers(names)
     if not numbers:
-        if (head := next((name for name in names if head_number(name) is not None), None)) is not None:
+        if (head := next((name for name in names if parse_head_number(name) is not None), None)) is not None:
             raise CheckpointCorruptedError("", location=head, detail="all segments of the run are missing")
         return None, False
-    header = _header(filesystem, directory, numbers[-1])
+    header = _read_header(filesystem, directory, numbers[-1])
     for number in reversed(numbers):
-        header = _header(filesystem, directory, number)
+        header = _read_header(filesystem, directory, number)
         if header.get("kind") == "cleared" or _is_begun(filesystem, directory, number):
             break
     return str(header["workflow_id"]), header.get("kind") == "cleared"
 
 
-def begun_segments(filesystem: FileSystem, directory: int, seals: Seals = PLAIN) -> list[int]:
+def list_attempts(filesystem: FileSystem, directory: int, seals: Seals = PLAIN) -> list[int]:
     """Return the ascending attempts of a run that wrote: its segments, and the attempts in a pack.
 
     Args:
@@ -473,19 +475,19 @@ def begun_segments(filesystem: FileSystem, directory: int, seals: Seals = PLAIN)
     kinds: dict[int, object] = {}
 
     def inspect(number: int) -> tuple[bool, Cut | None]:
-        kinds[number] = _header(filesystem, directory, number).get("kind")
+        kinds[number] = _read_header(filesystem, directory, number).get("kind")
         if kinds[number] is not None:
             return True, None
         if not _is_begun(filesystem, directory, number):
             return False, None
-        return True, _adoption(filesystem, directory, number, seals)
+        return True, _read_adoption(filesystem, directory, number, seals)
 
-    for number, _ in counted_segments(segment_numbers(filesystem.names(directory)), inspect):
+    for number, _ in select_segments(segment_numbers(filesystem.names(directory)), inspect):
         if kinds[number] is None:
             found.add(number)
         elif kinds[number] == PACK:
-            pack = _header(filesystem, directory, number)
-            found.update(_sections(filesystem, directory, number, seals), pack.get("taken", ()))
+            pack = _read_header(filesystem, directory, number)
+            found.update(_read_sections(filesystem, directory, number, seals), pack.get("taken", ()))
     return sorted(found)
 
 
@@ -496,37 +498,37 @@ def is_begun_run(filesystem: FileSystem, directory: int) -> bool:
         CheckpointCorruptedError: a header is damaged.
     """
     for number in reversed(segment_numbers(filesystem.names(directory))):
-        if _header(filesystem, directory, number).get("kind") == "cleared":
+        if _read_header(filesystem, directory, number).get("kind") == "cleared":
             return False
         if _is_begun(filesystem, directory, number):
             return True
     return False
 
 
-def started_in_pack(filesystem: FileSystem, directory: int, attempt: int, seals: Seals) -> tuple[str, ...] | None:
+def read_packed_steps(filesystem: FileSystem, directory: int, attempt: int, seals: Seals) -> tuple[str, ...] | None:
     """Return the steps that an attempt noted as started, from a pack; None if no pack has the note.
 
     Raises:
         CheckpointCorruptedError: a header or the pack is damaged.
     """
     for number in reversed(segment_numbers(filesystem.names(directory))):
-        if number > attempt and _header(filesystem, directory, number).get("kind") == PACK:
-            sections = _sections(filesystem, directory, number, seals)
+        if number > attempt and _read_header(filesystem, directory, number).get("kind") == PACK:
+            sections = _read_sections(filesystem, directory, number, seals)
             noted_attempt, paths = sections[max(sections)].header.get("begun", (0, ()))
             return tuple(paths) if noted_attempt == attempt else None
     return None
 
 
-def _adoption(filesystem: FileSystem, directory: int, number: int, seals: Seals) -> Cut | None:
+def _read_adoption(filesystem: FileSystem, directory: int, number: int, seals: Seals) -> Cut | None:
     """Return the record that a segment continues; None if there is none, or if it is sealed and there is no key."""
     if number == 1:
         return None
-    header = _header(filesystem, directory, number)
+    header = _read_header(filesystem, directory, number)
     seal = None
     try:
         if "seal" in header:
             data = read_file(filesystem, directory, segment_name(number))
-            _, seal = opened_header(str(header["workflow_id"]), number, data, seals)
+            _, seal = open_header(str(header["workflow_id"]), number, data, seals)
         else:
             data = read_lines(filesystem, directory, segment_name(number), 3)
         return read_adoption(data, number=number, seal=seal)
@@ -536,24 +538,24 @@ def _adoption(filesystem: FileSystem, directory: int, number: int, seals: Seals)
         raise CheckpointCorruptedError("", location=segment_name(number), detail=str(damage)) from damage
 
 
-def _sections(filesystem: FileSystem, directory: int, number: int, seals: Seals) -> dict[int, Segment]:
+def _read_sections(filesystem: FileSystem, directory: int, number: int, seals: Seals) -> dict[int, Segment]:
     data = read_file(filesystem, directory, segment_name(number))
-    workflow_id = str(_header(filesystem, directory, number)["workflow_id"])
-    _, seal = opened_header(workflow_id, number, data, seals)
+    workflow_id = str(_read_header(filesystem, directory, number)["workflow_id"])
+    _, seal = open_header(workflow_id, number, data, seals)
     try:
         return read_segment(data, number=number, seal=seal).sections
     except SegmentDamagedError as damage:
         raise CheckpointCorruptedError("", location=segment_name(number), detail=str(damage)) from damage
 
 
-def key_of(filesystem: FileSystem, directory: int) -> str:
+def read_key_id(filesystem: FileSystem, directory: int) -> str:
     """Return the id of the key that sealed the newest segment of a run; empty if it is not sealed.
 
     Raises:
         CheckpointCorruptedError: its header is damaged.
     """
     numbers = segment_numbers(filesystem.names(directory))
-    seal = _header(filesystem, directory, numbers[-1]).get("seal") if numbers else None
+    seal = _read_header(filesystem, directory, numbers[-1]).get("seal") if numbers else None
     return str(seal.get("key", "")) if isinstance(seal, dict) else ""
 
 
@@ -571,28 +573,28 @@ def describe_run(
     Raises:
         CheckpointCorruptedError: a required line is damaged.
     """
-    workflow_id = run_id_in(filesystem, directory, seals)
+    workflow_id = read_run_id(filesystem, directory, seals)
     if workflow_id is None:
         return None
     numbers = segment_numbers(filesystem.names(directory))
     if not numbers:  # cleared meanwhile
         return None
-    _header(filesystem, directory, numbers[0])  # a run with a damaged beginning is reported as damaged, not listed
+    _read_header(filesystem, directory, numbers[0])  # a run with a damaged beginning is reported as damaged, not listed
     for number in reversed(numbers):
         if not _is_begun(filesystem, directory, number):
             continue
-        if seals.has_key or "seal" in _header(filesystem, directory, number):
+        if seals.has_key or "seal" in _read_header(filesystem, directory, number):
             break
-        last = _last_record(filesystem, directory, number)
+        last = _read_last_record(filesystem, directory, number)
         # The last record of a pack has everything needed here.
-        first = last if last and "attempt" in last else _first_record(filesystem, directory, number)
+        first = last if last and "attempt" in last else _read_first_record(filesystem, directory, number)
         if not first or not last or "sequence" not in first or "sequence" not in last:
             break  # only a deletion or an adoption: the last checkpoint is known only from the whole run
-        if first is not last and _header(filesystem, directory, number).get("kind") == PACK:
+        if first is not last and _read_header(filesystem, directory, number).get("kind") == PACK:
             break  # its newest attempt no longer has a checkpoint
         try:
-            started_at = _started_at(filesystem, directory, number, first)
-            return info_in(workflow_id, last.get("attempt", number), started_at, first, last)
+            started_at = _read_start(filesystem, directory, number, first)
+            return make_run_info(workflow_id, last.get("attempt", number), started_at, first, last)
         except (ValueError, KeyError, TypeError) as error:  # these lines are read unverified
             detail = f"a record is malformed: {error}"
             raise CheckpointCorruptedError(workflow_id, location=segment_name(number), detail=detail) from error
@@ -600,7 +602,7 @@ def describe_run(
     return LoadedRun(read_image(filesystem, directory, workflow_id, fetch, seals=seals), fetch).info()
 
 
-def _started_at(filesystem: FileSystem, directory: int, number: int, first: dict[str, Any]) -> datetime:
+def _read_start(filesystem: FileSystem, directory: int, number: int, first: dict[str, Any]) -> datetime:
     """Return when the first checkpoint of a run was saved, from its newest segment.
 
     A segment of an earlier version that continues another lacks this time; then it comes from the lowest segment.
@@ -611,22 +613,22 @@ def _started_at(filesystem: FileSystem, directory: int, number: int, first: dict
         number: the newest segment with records.
         first: its first record.
     """
-    header = _header(filesystem, directory, number)
+    header = _read_header(filesystem, directory, number)
     if header.get("kind") == PACK:
         return datetime.fromisoformat(header["started_at"])
-    cut = _adoption(filesystem, directory, number, PLAIN)
+    cut = _read_adoption(filesystem, directory, number, PLAIN)
     if cut is None or cut.seen is not None:
         return datetime.fromisoformat((cut and cut.started_at) or first["saved_at"])
     for each in segment_numbers(filesystem.names(directory)):
-        header = _header(filesystem, directory, each)
-        record = header if header.get("kind") == PACK else _first_record(filesystem, directory, each) or {}
+        header = _read_header(filesystem, directory, each)
+        record = header if header.get("kind") == PACK else _read_first_record(filesystem, directory, each) or {}
         moment = record.get("started_at") or record.get("saved_at")
         if moment:
             return datetime.fromisoformat(moment)
     return datetime.fromisoformat(first["saved_at"])
 
 
-def _header(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any]:
+def _read_header(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any]:
     try:
         return read_header(read_lines(filesystem, directory, segment_name(number), 1))[0]
     except SegmentDamagedError as damage:
@@ -637,21 +639,21 @@ def _is_begun(filesystem: FileSystem, directory: int, number: int) -> bool:
     """Return whether a segment has a record, so that readers use it."""
     wanted = _lines_to_first_record(number)
     lines = read_lines(filesystem, directory, segment_name(number), wanted).split(b"\n")
-    return len(lines) > wanted or (len(lines) == wanted and _parsed(lines[-1]) is not None)
+    return len(lines) > wanted or (len(lines) == wanted and _parse_line(lines[-1]) is not None)
 
 
 def _lines_to_first_record(number: int) -> int:
     return 2 if number == 1 else 3
 
 
-def _first_record(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any] | None:
+def _read_first_record(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any] | None:
     """Return the first record of a segment; a checkpoint there has fields that later ones leave out."""
     wanted = _lines_to_first_record(number)
     lines = read_lines(filesystem, directory, segment_name(number), wanted).split(b"\n")
-    return _parsed(lines[wanted - 1]) if len(lines) > wanted else None
+    return _parse_line(lines[wanted - 1]) if len(lines) > wanted else None
 
 
-def _last_record(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any] | None:
+def _read_last_record(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any] | None:
     """Return the last whole record of a segment, reading backwards until one is found."""
     with held_open(filesystem, filesystem.open_read(directory, segment_name(number))) as file:
         size = filesystem.status(file).size
@@ -660,14 +662,14 @@ def _last_record(filesystem: FileSystem, directory: int, number: int) -> dict[st
             start = max(0, size - step)
             lines = filesystem.read(file, size - start, start).split(b"\n")
             for line in reversed(lines if start == 0 else lines[1:]):
-                if (found := _parsed(line)) is not None and ("sequence" in found or "deletes" in found):
+                if (found := _parse_line(line)) is not None and ("sequence" in found or "deletes" in found):
                     return found
             if start == 0:
                 return None
             step *= 8
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def _parse_line(line: bytes) -> dict[str, Any] | None:
     """Return the fields of a line; None if it is torn or being written.
 
     Like all readers (see `segment`), this accepts a record that lacks only its first or last byte.
@@ -677,7 +679,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
         whole = b"{" + whole[1:]
     try:
         is_packed = whole.startswith(PACKED)
-        found = json.loads(sealing.lines.inflated(whole[:-TRAILER]) + whole[-TRAILER:] if is_packed else whole)
+        found = json.loads(sealing.lines.inflate(whole[:-TRAILER]) + whole[-TRAILER:] if is_packed else whole)
     except (ValueError, SealBrokenError):
         return None
     if not isinstance(found, dict):

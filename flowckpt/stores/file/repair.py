@@ -38,10 +38,10 @@ from flowckpt.stores.file.layout import (
     RUNS,
     keys_numbers,
     run_directory,
+    segment_name,
     segment_numbers,
 )
-from flowckpt.stores.file.layout import segment_name as name_of
-from flowckpt.stores.log.image import opened_header
+from flowckpt.stores.log.image import open_header
 from flowckpt.stores.log.sealing.protection import Seals
 from flowckpt.stores.log.segment import SegmentDamagedError, read_segment
 from flowckpt.stores.queries import DAMAGE, Loss, Repaired, read_whole_run, unrepairable_error
@@ -84,11 +84,11 @@ class _Repair:
         return self.store.path / RUNS / run_directory(self.workflow_id)
 
     async def run(self) -> Repaired:
-        left = self._left_aside()
-        if not self.place.is_dir() or (left is not None and not segment_numbers(_names(self.place))):
+        left = self._find_aside()
+        if not self.place.is_dir() or (left is not None and not segment_numbers(_list_names(self.place))):
             if left is None:
                 raise CheckpointNotFoundError(self.workflow_id)
-            return await self._put_back(left)
+            return await self._restore_run(left)
         lock = os.open(self.place / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             try:
@@ -97,8 +97,8 @@ class _Repair:
                 owner = await self.store.owner(self.workflow_id)
                 raise RunLockedError(self.workflow_id, holder=str(owner or "another process")) from None
             if await self._is_intact():
-                return self._repaired(await read_whole_run(self.store, self.workflow_id), "")
-            aside = self._new_aside()
+                return self._make_report(await read_whole_run(self.store, self.workflow_id), "")
+            aside = self._make_aside()
             try:
                 await self._copy_intact(aside)
             except BaseException:
@@ -111,7 +111,7 @@ class _Repair:
                 sync_directory(directory)
         finally:
             os.close(lock)
-        return await self._put_back(aside)
+        return await self._restore_run(aside)
 
     async def _is_intact(self) -> bool:
         try:
@@ -122,13 +122,13 @@ class _Repair:
             raise CheckpointNotFoundError(self.workflow_id)
         return not await find_damaged_attempts(self.store, self.workflow_id)
 
-    def _left_aside(self) -> Path | None:
+    def _find_aside(self) -> Path | None:
         """Return the directory that an interrupted repair set aside without putting the copy in its place."""
         name = self.place.name
         found = sorted((self.store.path / DAMAGED).glob(f"{name}-*/{_INTACT}/{RUNS}/{name}"))
         return found[-1].parents[2] if found else None
 
-    def _new_aside(self) -> Path:
+    def _make_aside(self) -> Path:
         base = f"{self.place.name}-{self.clock.now():%Y%m%dT%H%M%SZ}"
         for number in range(1000):
             aside = self.store.path / DAMAGED / (f"{base}-{number}" if number else base)
@@ -139,21 +139,21 @@ class _Repair:
 
     async def _copy_intact(self, aside: Path) -> None:
         """Copy the run without its damaged parts; copy the identity and keys of the store next to both."""
-        notes = [IDENTITY, *(f"keys-{number:08d}.json" for number in keys_numbers(_names(self.store.path)))]
+        notes = [IDENTITY, *(f"keys-{number:08d}.json" for number in keys_numbers(_list_names(self.store.path)))]
         for name in notes:
             if (self.store.path / name).exists():
                 shutil.copy2(self.store.path / name, aside / name)
                 shutil.copy2(self.store.path / name, aside / _INTACT / name)
         copy = aside / _INTACT / RUNS / self.place.name
-        segments = segment_numbers(_names(self.place))
+        segments = segment_numbers(_list_names(self.place))
         shutil.copytree(self.place, copy, ignore=shutil.ignore_patterns(LOCK, LIVE, f"{HEAD}*", "*.jsonl", ".*"))
         for number in segments:
             self._copy_segment(number, copy)
-        intact = self._opened(aside / _INTACT)
-        while (damage := await self._damage_in(intact)) is not None:
-            self._cut(copy, damage)
+        intact = self._open_store(aside / _INTACT)
+        while (damage := await self._find_damage(intact)) is not None:
+            self._cut_damage(copy, damage)
 
-    def _opened(self, path: Path) -> FileCheckpointStore:
+    def _open_store(self, path: Path) -> FileCheckpointStore:
         """Open a store with the same keys, without a check of the head files."""
         protection = self.store.runs.seals.protection
         return type(self.store)(
@@ -162,14 +162,14 @@ class _Repair:
 
     def _copy_segment(self, number: int, copy: Path) -> None:
         """Copy a segment up to its first damaged line; nothing if its header is damaged."""
-        data = (self.place / name_of(number)).read_bytes()
-        kept, why = _intact_part(self.workflow_id, number, data, self.store.runs.seals)
+        data = (self.place / segment_name(number)).read_bytes()
+        kept, why = _extract_intact(self.workflow_id, number, data, self.store.runs.seals)
         if why:
-            self.lost.append(Loss(name_of(number), len(data) - len(kept), why))
+            self.lost.append(Loss(segment_name(number), len(data) - len(kept), why))
         if kept:
-            (copy / name_of(number)).write_bytes(kept)
+            (copy / segment_name(number)).write_bytes(kept)
 
-    async def _damage_in(self, intact: FileCheckpointStore) -> CheckpointCorruptedError | ForeignRecordError | None:
+    async def _find_damage(self, intact: FileCheckpointStore) -> CheckpointCorruptedError | ForeignRecordError | None:
         """Return the next damage in the copy: a large value, or a segment that continues a missing record."""
         try:
             found = await read_whole_run(intact, self.workflow_id)
@@ -182,30 +182,30 @@ class _Repair:
             raise unrepairable_error(self.workflow_id, str(self.place))
         return None
 
-    def _cut(self, copy: Path, damage: CheckpointCorruptedError | ForeignRecordError) -> None:
+    def _cut_damage(self, copy: Path, damage: CheckpointCorruptedError | ForeignRecordError) -> None:
         """Remove the damage from the copy: all lines from the one that refers to a lost value on, or a segment."""
-        segments = segment_numbers(_names(copy))
-        digest = next((each.name.partition(".")[0] for each in _blobs(copy) if each.name[:64] in str(damage)), "")
+        segments = segment_numbers(_list_names(copy))
+        digest = next((each.name.partition(".")[0] for each in _list_blobs(copy) if each.name[:64] in str(damage)), "")
         for number in segments if digest else ():
-            data = (copy / name_of(number)).read_bytes()
+            data = (copy / segment_name(number)).read_bytes()
             found = data.find(digest.encode())
             if found >= 0:
                 start = data.rfind(b"\n", 0, found) + 1
-                (copy / name_of(number)).write_bytes(data[:start])
+                (copy / segment_name(number)).write_bytes(data[:start])
                 self.lost.append(
-                    Loss(name_of(number), len(data) - start, f"it needs a large value that is damaged: {damage}")
+                    Loss(segment_name(number), len(data) - start, f"it needs a large value that is damaged: {damage}")
                 )
                 return
         if not segments:
             raise damage
-        newest = copy / name_of(segments[-1])
+        newest = copy / segment_name(segments[-1])
         size = newest.stat().st_size
         newest.unlink()
         self.lost.append(Loss(newest.name, size, f"it continues a lost record: {damage}"))
 
-    async def _put_back(self, aside: Path) -> Repaired:
+    async def _restore_run(self, aside: Path) -> Repaired:
         """Put the intact copy in the place of the run, with its messages and pins."""
-        intact = self._opened(aside / _INTACT)
+        intact = self._open_store(aside / _INTACT)
         found = await read_whole_run(intact, self.workflow_id)
         if await self.store.load_latest(self.workflow_id) is None:
             await self.store.receive_run(self.workflow_id, lambda: found)
@@ -218,19 +218,19 @@ class _Repair:
         for sequence in await intact.pinned(self.workflow_id) & sequences:
             await self.store.pin(self.workflow_id, sequence)
         shutil.rmtree(aside / _INTACT)
-        return self._repaired(found, str(aside))
+        return self._make_report(found, str(aside))
 
-    def _repaired(self, checkpoints: Sequence[CheckpointData], aside: str) -> Repaired:
+    def _make_report(self, checkpoints: Sequence[CheckpointData], aside: str) -> Repaired:
         latest = checkpoints[-1]
         counts = len(checkpoints), len(latest.step_results)
         return Repaired(self.workflow_id, aside, tuple(self.lost), *counts, latest.checkpoint_id)
 
 
-def _intact_part(workflow_id: str, number: int, data: bytes, seals: Seals) -> tuple[bytes, str]:
+def _extract_intact(workflow_id: str, number: int, data: bytes, seals: Seals) -> tuple[bytes, str]:
     """Return the lines of a segment before the first damaged one, and a description of the damage."""
     why = ""
     try:
-        _, seal = opened_header(workflow_id, number, data, seals)
+        _, seal = open_header(workflow_id, number, data, seals)
     except DAMAGE as error:
         return b"", str(error)
     while data:
@@ -244,9 +244,9 @@ def _intact_part(workflow_id: str, number: int, data: bytes, seals: Seals) -> tu
     return data, why
 
 
-def _names(directory: Path) -> list[str]:
+def _list_names(directory: Path) -> list[str]:
     return [each.name for each in directory.iterdir()]
 
 
-def _blobs(copy: Path) -> list[Path]:
+def _list_blobs(copy: Path) -> list[Path]:
     return [*(copy / BLOBS).iterdir()] if (copy / BLOBS).is_dir() else []

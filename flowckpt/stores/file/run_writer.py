@@ -20,7 +20,7 @@ from flowckpt.core.system.blocking import APART, Waiting
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.filesystem import NOWHERE, FileSystem, Place, open_if_there
 from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
-from flowckpt.stores.file.directory import StartedSteps, give_up_segment, note_release, read_lines, sealed_live
+from flowckpt.stores.file.directory import StartedSteps, give_up_segment, note_release, read_lines, seal_live_note
 from flowckpt.stores.file.layout import mark_name, segment_name, segment_numbers
 from flowckpt.stores.file.values import share_blobs, write_blobs
 from flowckpt.stores.log.image import RunImage
@@ -76,7 +76,7 @@ class FileRunWriter(RunWriter):
         self._filesystem = filesystem
         self.lock = lock
         self._seals = seals
-        self._head_note = head
+        self._guard = head
         self._has_blob_directory = False
         self._live_notes = 0
         self._live: dict[int, str] | None = None  # after the first deletion: the ids of the checkpoints
@@ -85,13 +85,13 @@ class FileRunWriter(RunWriter):
         """Note in the lock file, without a sync, that a step starts."""
         self.started.add(path)
 
-    def sealed_live(self, content: bytes) -> bytes:
+    def seal_live_note(self, content: bytes) -> bytes:
         """Return a live note in the form to write."""
         seal = self.writer.seal
         self._live_notes += 1
-        return (
-            content if seal is None or seal.key is None else sealed_live(content, self.attempt, seal, self._live_notes)
-        )
+        if seal is None or seal.key is None:
+            return content
+        return seal_live_note(content, self.attempt, seal, self._live_notes)
 
     @property
     def can_be_renewed(self) -> bool:
@@ -142,13 +142,13 @@ class FileRunWriter(RunWriter):
 
     def _adopt_history(self, view: HistoryView, first: CheckpointData | None = None) -> tuple[tuple[()], HistoryView]:
         """Write the first line, which names the records that are continued: those that share the new history."""
-        if self._head_note is not None:
+        if self._guard is not None:
             self.writer.is_poisoned = True  # for good on failure: the state of the disk is then unknown
-            self._head_note.begin()
+            self._guard.begin()
             self.writer.is_poisoned = False
         if self.writer.number > 1:
-            cut = self.image.cut_for(view, first)
-            self.writer.append(dumps(cut.document())[:-1].encode())
+            cut = self.image.find_cut(view, first)
+            self.writer.append(dumps(cut.to_document())[:-1].encode())
             self.saved = view.history.view(cut.results)
         self.is_adopted = True
         return (), self.saved
@@ -162,34 +162,34 @@ class FileRunWriter(RunWriter):
         beginning: Sequence[bytes],
         evicted: frozenset[int],
     ) -> None:
-        self.writer.append(self._body(view, held, encoded, evicted))
-        self._appended(data, evicted)
+        self.writer.append(self._make_body(view, held, encoded, evicted))
+        self._note_append(data, evicted)
 
-    def saving(self, data: CheckpointData) -> Waiting[None]:
+    def save_in_group(self, data: CheckpointData) -> Waiting[None]:
         """Save a checkpoint, like `save`."""
         self._check_process()
         with self._one_at_a_time:
             view, held, encoded, _, evicted = self._prepare_save(data)
-            make_body = partial(self._body, view, held, encoded, evicted)
+            make_body = partial(self._make_body, view, held, encoded, evicted)
             has_large_values = bool(encoded[1])  # each is written and synced
             body = (yield make_body, APART) if has_large_values else make_body()
             digest = self.writer.write(body, is_synced=False)
             yield self.writer.sync, None
             self.writer.acknowledge(digest)
-            self._appended(data, evicted)
+            self._note_append(data, evicted)
             self._acknowledge(data, view, evicted)
 
     @property
     def is_guarded(self) -> bool:
         """Whether it writes a head file."""
-        return self._head_note is not None
+        return self._guard is not None
 
     @property
     def may_share_syncs(self) -> bool:
         """Whether the next save without large values has a single sync; the first one of a resume has two."""
         return (self.is_adopted or (self.writer.number == 1 and not self.is_guarded)) and self.is_mine
 
-    def _body(self, view: HistoryView, held: int, encoded: tuple[bytes, Blobs], evicted: frozenset[int]) -> bytes:
+    def _make_body(self, view: HistoryView, held: int, encoded: tuple[bytes, Blobs], evicted: frozenset[int]) -> bytes:
         """Make the large values of a checkpoint durable; return its line without the closing brace."""
         head, of_head = encoded
         if of_head or view.history.blobs:
@@ -200,7 +200,7 @@ class FileRunWriter(RunWriter):
                     self.directory,
                     missing.values(),
                     is_directory_durable=self._has_blob_directory,
-                    values=self._seals.for_values(),
+                    values=self._seals.value_seal,
                 )
                 self._has_blob_directory = True
             self._mark_values_durable(blobs, missing)
@@ -209,17 +209,17 @@ class FileRunWriter(RunWriter):
             head += b',"evicts":%b' % dumps(sorted(evicted)).encode()
         return b'{"step_results":[%b],%b' % (results, head)
 
-    def _appended(self, data: CheckpointData, evicted: frozenset[int]) -> None:
+    def _note_append(self, data: CheckpointData, evicted: frozenset[int]) -> None:
         """Update the state after an append."""
         if evicted:
             self._live = None  # read again before the next deletion
         elif self._live is not None:
             self._live[data.sequence] = data.checkpoint_id
         self.started.end = 0
-        if self._head_note is not None:
+        if self._guard is not None:
             self._note_head()
 
-    def selected(self, wanted: Callable[[str, int], bool], read: Callable[[], RunImage]) -> list[int]:
+    def select_sequences(self, wanted: Callable[[str, int], bool], read: Callable[[], RunImage]) -> list[int]:
         """Return the sequences of checkpoints selected by id and sequence. Only the first deletion reads the run.
 
         Args:
@@ -268,8 +268,8 @@ class FileRunWriter(RunWriter):
             self._note_head()
 
     def _note_head(self) -> None:
-        if self._head_note is not None:
-            self._head_note.note(self.writer.digest)
+        if self._guard is not None:
+            self._guard.note(self.writer.digest)
 
     def release(self) -> None:
         """Release the lock; a claim without a save leaves no segment."""
@@ -293,7 +293,7 @@ class FileRunWriter(RunWriter):
         """The known digests of the large values that its records refer to."""
         return self._values
 
-    def bytes_missing_of(self, history: HistoryView) -> int:
+    def estimate_size(self, history: HistoryView) -> int:
         """Return the approximate size of the unsaved part of a history in the next segment, in bytes."""
         count, full = len(self.saved), history.history
         blobs: Iterable[int] = (
@@ -326,8 +326,8 @@ class FileRunWriter(RunWriter):
             self._is_closed = True
             with contextlib.suppress(OSError):  # an error of a closed segment has no effect
                 self.writer.close()
-            if self._head_note is not None:
-                self._head_note.close(is_end=False)
+            if self._guard is not None:
+                self._guard.close(is_end=False)
 
     def close(self) -> None:
         """Close the files; closing the lock's only descriptor releases the lock."""
@@ -343,8 +343,8 @@ class FileRunWriter(RunWriter):
             try:
                 if self.is_mine:
                     self.writer.close()
-                if self._head_note is not None:
-                    self._head_note.close(is_end=is_end and self.is_mine)
+                if self._guard is not None:
+                    self._guard.close(is_end=is_end and self.is_mine)
             finally:  # the run must not stay locked, whatever happens
                 self._filesystem.close(self.lock)
                 self._filesystem.close(self.directory)
@@ -353,7 +353,7 @@ class FileRunWriter(RunWriter):
         """Link large values of another run, given its open directory, as far as that is possible."""
         with self._lock_if_usable():
             missing = {digest: size for digest, size in sizes.items() if digest not in self._values}
-            self._values |= share_blobs(self._filesystem, source, self.directory, missing, self._seals.for_values())
+            self._values |= share_blobs(self._filesystem, source, self.directory, missing, self._seals.value_seal)
             self._has_blob_directory = True
 
 
@@ -465,7 +465,7 @@ class SegmentWriter:
         """Write a line, with or without a sync, and return its digest. The writer is poisoned until `acknowledge`."""
         if self.seal is not None:
             self.is_poisoned = True  # from here on, because the number of a line is never reused
-            body = self.seal.sealed(body, self._lines, self.digest)
+            body = self.seal.seal(body, self._lines, self.digest)
         line, digest = chain_line(body, self.digest)
         filesystem = self._filesystem
         self.is_poisoned = True  # until the line is acknowledged, whatever exception follows
@@ -476,7 +476,7 @@ class SegmentWriter:
             if is_synced:
                 filesystem.sync_data(self._file)
         except OSError as error:
-            raise self._failure(error) from error
+            raise self._save_error(error) from error
         return digest
 
     def sync(self) -> None:
@@ -484,7 +484,7 @@ class SegmentWriter:
         try:
             self._filesystem.sync_data(self._file)
         except OSError as error:
-            raise self._failure(error) from error
+            raise self._save_error(error) from error
 
     def acknowledge(self, digest: bytes) -> None:
         """Acknowledge a written and synced line, unless the run has a new owner.
@@ -493,9 +493,9 @@ class SegmentWriter:
             digest: the digest of the line.
         """
         try:
-            newest = self._newest_number()
+            newest = self._find_newest()
         except OSError as error:
-            raise self._failure(error) from error
+            raise self._save_error(error) from error
         if newest != self.number:
             self._fence = FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
             raise self._fence
@@ -519,7 +519,7 @@ class SegmentWriter:
         numbers = segment_numbers(names)
         if numbers and numbers[-1] == self.number:
             return None
-        newest = numbers[-1] if self.number in numbers else self._newest_of_others(names)
+        newest = numbers[-1] if self.number in numbers else self._find_newest_of_others(names)
         return FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
 
     def check_is_newest(self) -> None:
@@ -530,7 +530,7 @@ class SegmentWriter:
             OSError: the directory cannot be read.
         """
         self._next_check = float("-inf")
-        newest = self._newest_number()
+        newest = self._find_newest()
         if newest != self.number:
             self._fence = FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
             raise self._fence
@@ -550,7 +550,7 @@ class SegmentWriter:
         except FileNotFoundError:
             names = []
         if not filesystem.is_named(self._file, directory, segment_name(self.number)):
-            newest = self._newest_of_others(names)
+            newest = self._find_newest_of_others(names)
             return FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
         later = [number for number in segment_numbers(names) if number > self.number]
         if not any(map(self._is_begun, later)):
@@ -582,7 +582,7 @@ class SegmentWriter:
         """Close the segment's file."""
         self._filesystem.close(self._file)
 
-    def _newest_number(self) -> int | None:
+    def _find_newest(self) -> int | None:
         """Return the newest attempt of the run; None if our file has lost its name, because the run was cleared."""
         now = monotonic()
         path, identity = self._place
@@ -598,7 +598,7 @@ class SegmentWriter:
         self._place = path, identity
         place = self._filesystem.place_of(self._file, self._directory, name, path)
         if place is Place.UNNAMED:
-            return self._newest_of_others(names)
+            return self._find_newest_of_others(names)
         if place is not Place.HERE:
             self._check_location(place)
         self._next_check = now + _CHECK_SECONDS
@@ -617,7 +617,7 @@ class SegmentWriter:
                 store,
             )
 
-    def _newest_of_others(self, names: list[str]) -> int | None:
+    def _find_newest_of_others(self, names: list[str]) -> int | None:
         """Return the newest attempt after our segment was removed; None if by a clear, not by a compaction."""
         numbers = segment_numbers(names)
         newest = max(numbers, default=0)
@@ -650,7 +650,7 @@ class SegmentWriter:
         if self._fence is not None or self.is_poisoned:
             refuse_write(self._workflow_id, self.number, self._fence, "on the disk")
 
-    def _failure(self, error: OSError) -> CheckpointStorageError:
+    def _save_error(self, error: OSError) -> CheckpointStorageError:
         return CheckpointStorageError(
             f"saving run {self._workflow_id!r} to {segment_name(self.number)} failed: {error.strerror or error}; "
             "whether the checkpoint is on the disk is unknown",

@@ -33,8 +33,8 @@ from flowckpt.errors import (
 from flowckpt.stores import file as file_store
 from flowckpt.stores.base import Lease
 from flowckpt.stores.file import reader, signals, store_keys
-from flowckpt.stores.file.claim import claim_next, claiming, sweep_cleared, with_reserved_room, write_tombstone
-from flowckpt.stores.file.directory import is_released, newest_owner, read_image, replace_unsynced, take_lock
+from flowckpt.stores.file.claim import claim_next, claim_run, sweep_cleared, write_tombstone, write_with_reserve
+from flowckpt.stores.file.directory import is_released, read_image, read_newest_owner, replace_unsynced, take_lock
 from flowckpt.stores.file.layout import (
     BLOBS,
     LIVE,
@@ -117,7 +117,7 @@ class FileRuns(FileReader):
             raise storage_error(error, writer.workflow_id, "save", self.path) from error
 
     @contextlib.contextmanager
-    def _explaining_removal(self, workflow_id: str) -> Iterator[None]:
+    def _explain_removal(self, workflow_id: str) -> Iterator[None]:
         """Distinguish a removed store from a cleared run."""
         try:
             yield
@@ -130,7 +130,7 @@ class FileRuns(FileReader):
             raise VanishedError(repr(str(self.path)), workflow_id=workflow_id) from error
 
     def _is_gone(self) -> bool:
-        with contextlib.suppress(OSError), self._opened_root() as root:
+        with contextlib.suppress(OSError), self._open_root() as root:
             return root is None or not self._filesystem.exists(root, RUNS)
         return False
 
@@ -141,22 +141,22 @@ class FileRuns(FileReader):
             self.owned.pop(workflow_id).close()
         writer = self._claim_now(workflow_id, take_over=take_over, at_least=at_least)
         try:
-            return writer, self._newest(writer), tuple(writer.image.notices)
+            return writer, self._load_newest(writer), tuple(writer.image.notices)
         except BaseException:
             writer.release()
             raise
 
-    def _newest(self, writer: FileRunWriter) -> CheckpointData | None:
-        return LoadedRun(writer.image, self._fetch(writer.workflow_id)).latest()
+    def _load_newest(self, writer: FileRunWriter) -> CheckpointData | None:
+        return LoadedRun(writer.image, self._make_fetch(writer.workflow_id)).latest()
 
     def _give_up(self, writer: FileRunWriter) -> None:
         writer.release()
 
     def _claim_now(self, workflow_id: str, *, take_over: bool = False, at_least: int = 1) -> FileRunWriter:
-        known = self._remembered(workflow_id)
+        known = self._recall(workflow_id)
 
         def claim_once() -> FileRunWriter:
-            return result_of(self._claiming(workflow_id, at_least=at_least, take_over=take_over, known=known))
+            return result_of(self._make_and_claim(workflow_id, at_least=at_least, take_over=take_over, known=known))
 
         for _ in range(PATIENCE):
             owned = self._retry(workflow_id, "acquire", claim_once)
@@ -171,7 +171,7 @@ class FileRuns(FileReader):
             operation="acquire",
         )
 
-    def _claiming(
+    def _make_and_claim(
         self,
         workflow_id: str,
         *,
@@ -180,16 +180,16 @@ class FileRuns(FileReader):
         known: RunImage | None = None,
         is_grouped: bool = False,
     ) -> Waiting[FileRunWriter]:
-        """Make the run's directory durable and claim it; see `claiming`."""
-        directory = yield from self._making_directories(workflow_id, is_grouped=is_grouped)
+        """Make the run's directory durable and claim it; see `claim_run`."""
+        directory = yield from self._make_directories(workflow_id, is_grouped=is_grouped)
         try:
-            claimed = yield from claiming(
+            claimed = yield from claim_run(
                 self._filesystem,
                 directory,
                 workflow_id=workflow_id,
                 at_least=at_least,
                 take_over=take_over,
-                fetch=self._fetch(workflow_id),
+                fetch=self._make_fetch(workflow_id),
                 now=self._clock.now(),
                 seals=self.seals,
                 known=known,
@@ -203,19 +203,19 @@ class FileRuns(FileReader):
 
     def acquire_new_later(self, workflow_id: str) -> asyncio.Future[Lease | None]:
         """Claim a new run with the next group; the result is None if something with its name exists."""
-        return self._group.later(workflow_id, self._acquiring_new(workflow_id))
+        return self._group.later(workflow_id, self._acquire_new_in_group(workflow_id))
 
-    def _acquiring_new(self, workflow_id: str) -> Waiting[Lease | None]:
+    def _acquire_new_in_group(self, workflow_id: str) -> Waiting[Lease | None]:
         if workflow_id in self.owned:
             return None
         try:
-            writer = yield from self._claiming(workflow_id, is_grouped=True)
+            writer = yield from self._make_and_claim(workflow_id, is_grouped=True)
         except (FileExistsError, FileNotFoundError):  # it existed, or was removed meanwhile: check again
             return None
         except OSError as error:
             raise storage_error(error, workflow_id, "acquire", self.path) from error
         try:
-            return self._register_writer(writer, self._newest(writer), tuple(writer.image.notices))
+            return self._register_writer(writer, self._load_newest(writer), tuple(writer.image.notices))
         except BaseException:
             writer.release()
             raise
@@ -228,11 +228,11 @@ class FileRuns(FileReader):
             return None
         if type(view) is HistoryView and view.history.blobs:
             return None
-        return self._group.later(workflow_id, self._saving(writer, data))
+        return self._group.later(workflow_id, self._save_in_group(writer, data))
 
-    def _saving(self, writer: FileRunWriter, data: CheckpointData) -> Waiting[None]:
+    def _save_in_group(self, writer: FileRunWriter, data: CheckpointData) -> Waiting[None]:
         try:
-            yield from writer.saving(data)
+            yield from writer.save_in_group(data)
         except (FencedError, OSError) as error:
             self._explain_failure(writer, error)
             raise
@@ -243,32 +243,32 @@ class FileRuns(FileReader):
         if writer is None or writer.is_guarded:
             return None
 
-        def releasing() -> Waiting[None]:
+        def release_in_group() -> Waiting[None]:
             self.release(workflow_id, token=token)
             yield from ()
 
-        return self._group.later(workflow_id, releasing())
+        return self._group.later(workflow_id, release_in_group())
 
     def make_savable(self, workflow_id: str, history: HistoryView) -> Lease | None:
         """Claim the next segment of an owned run whose segment can no longer be written."""
         owned = self.owned.get(workflow_id)
         if owned is None or not owned.can_be_renewed:
             return None
-        with self._translated(workflow_id, "make savable"), self._explaining_removal(workflow_id):
-            fetch = self._fetch(workflow_id)
-            needed = owned.bytes_missing_of(history) or 1
+        with self._translate_errors(workflow_id, "make savable"), self._explain_removal(workflow_id):
+            fetch = self._make_fetch(workflow_id)
+            needed = owned.estimate_size(history) or 1
             made = claim_next(
                 self._filesystem, owned, needed=needed, fetch=fetch, now=self._clock.now(), seals=self.seals
             )
         made.on_lost = owned.on_lost
         self.owned[workflow_id] = made
         notices = tuple(made.image.notices)
-        return Lease(workflow_id, made.attempt, self._newest(made), made.last_sequence, notices, made.token)
+        return Lease(workflow_id, made.attempt, self._load_newest(made), made.last_sequence, notices, made.token)
 
     def _claim_next(self, writer: FileRunWriter) -> FileRunWriter:
         workflow_id = writer.workflow_id
-        with self._translated(workflow_id, "acquire"), self._explaining_removal(workflow_id):
-            fetch = self._fetch(workflow_id)
+        with self._translate_errors(workflow_id, "acquire"), self._explain_removal(workflow_id):
+            fetch = self._make_fetch(workflow_id)
             return claim_next(self._filesystem, writer, fetch=fetch, now=self._clock.now(), seals=self.seals)
 
     def _drop_earlier_generations(self, writer: FileRunWriter, sequence: int) -> None:
@@ -281,7 +281,7 @@ class FileRuns(FileReader):
     def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Share large values of another run with an owned run, without copies if possible."""
         owned = self.owned.get(workflow_id)
-        with self._translated(workflow_id, "share"), self._run_directory(source_id) as source:
+        with self._translate_errors(workflow_id, "share"), self._open_run(source_id) as source:
             if owned is not None and source is not None:
                 with contextlib.suppress(FileNotFoundError):  # it has none: they are written instead
                     owned.share_from(source, sizes)
@@ -305,7 +305,7 @@ class FileRuns(FileReader):
         """
 
         def is_unbegun(directory: int) -> bool:
-            fetch = self._fetch(workflow_id)
+            fetch = self._make_fetch(workflow_id)
             if read_image(self._filesystem, directory, workflow_id, fetch, seals=self.seals).records:
                 raise RunExistsError(workflow_id)
             return True
@@ -314,7 +314,7 @@ class FileRuns(FileReader):
 
     def _clear_once(self, workflow_id: str, only_if: Callable[[int], bool] | None) -> bool:
         filesystem = self._filesystem
-        with self._run_directory(workflow_id) as directory:
+        with self._open_run(workflow_id) as directory:
             if directory is None:
                 return False
             with held_open(filesystem, filesystem.open_lock(directory, LOCK)) as lock:
@@ -322,13 +322,13 @@ class FileRuns(FileReader):
                 if not filesystem.status(lock).links:
                     raise FileNotFoundError(errno.ENOENT, "another clear has removed the lock", LOCK)
                 if not is_locked and not is_released(filesystem, directory):
-                    holder = newest_owner(filesystem, directory)
+                    holder = read_newest_owner(filesystem, directory)
                     raise RunLockedError(workflow_id, holder=str(holder or "another process"))
                 if only_if is not None and not only_if(directory):
                     return False
-                is_sealed = self.seals.has_key and self._store_id() is not None
+                is_sealed = self.seals.has_key and self._read_store_id() is not None
                 now, seals = self._clock.now(), self.seals if is_sealed else PLAIN
-                tombstone = with_reserved_room(
+                tombstone = write_with_reserve(
                     filesystem, lock, lambda: write_tombstone(filesystem, directory, workflow_id, now, seals)
                 )
                 sweep_cleared(filesystem, directory, tombstone)
@@ -350,7 +350,7 @@ class FileRuns(FileReader):
         try:
             found = self.trust_report(workflow_id)  # the current state: no other process can write now
             if not found.is_proved:
-                with self._translated(workflow_id, "trust"):
+                with self._translate_errors(workflow_id, "trust"):
                     self.owned[workflow_id].vouch()
         finally:
             self.release(workflow_id)
@@ -360,18 +360,18 @@ class FileRuns(FileReader):
         """Return which parts of a run the key proves."""
 
         def read_once() -> TrustReport:
-            with self._run_directory(workflow_id) as directory:
+            with self._open_run(workflow_id) as directory:
                 if directory is None:
                     raise CheckpointNotFoundError(workflow_id)
-                fetch = self._fetch(workflow_id)
+                fetch = self._make_fetch(workflow_id)
                 return store_keys.trust_report(self._filesystem, directory, workflow_id, fetch, self.seals)
 
         return self._retry(workflow_id, "read", read_once)
 
     def plain_runs(self) -> list[str]:
         """Return the runs whose newest segment was written without a key."""
-        with self._translated("", "list"), self._opened_root() as root:
-            return [] if root is None else store_keys.plain_runs(self._filesystem, root)
+        with self._translate_errors("", "list"), self._open_root() as root:
+            return [] if root is None else store_keys.list_plain_runs(self._filesystem, root)
 
     def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
         """Write a whole run next to the others, then give it its name."""
@@ -379,9 +379,9 @@ class FileRuns(FileReader):
 
     def note_live(self, writer: FileRunWriter, content: bytes) -> None:
         """Replace the live note of an owned run."""
-        with self._run_directory(writer.workflow_id) as directory:  # the writer's may be closed meanwhile
+        with self._open_run(writer.workflow_id) as directory:  # the writer's may be closed meanwhile
             if directory is not None:
-                replace_unsynced(self._filesystem, directory, LIVE, writer.sealed_live(content))
+                replace_unsynced(self._filesystem, directory, LIVE, writer.seal_live_note(content))
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
         """Write a message for a run, which another process may own; return whether it is new."""
@@ -389,10 +389,10 @@ class FileRuns(FileReader):
 
         def send_once() -> bool:
             nonlocal is_new
-            with self._run_directory(workflow_id) as directory:
+            with self._open_run(workflow_id) as directory:
                 if directory is None or not self._is_a_run(directory):
                     raise CheckpointNotFoundError(workflow_id)
-                if not self.seals.has_key and (key_id := reader.key_of(self._filesystem, directory)):
+                if not self.seals.has_key and (key_id := reader.read_key_id(self._filesystem, directory)):
                     raise KeyMissingError(workflow_id, key_id=key_id)  # the run would reject it
                 self._check_writer(workflow_id)
                 # An earlier attempt may have written it before a compaction interrupted.
@@ -407,23 +407,23 @@ class FileRuns(FileReader):
     def _is_a_run(self, directory: int) -> bool:
         if not self.seals.has_key:
             return reader.is_begun_run(self._filesystem, directory)
-        workflow_id = reader.run_id_in(self._filesystem, directory, self.seals)
+        workflow_id = reader.read_run_id(self._filesystem, directory, self.seals)
         if workflow_id is None:  # with a key, a tombstone must be authenticated, so the run is read
             return False
-        fetch = self._fetch(workflow_id)
+        fetch = self._make_fetch(workflow_id)
         return bool(read_image(self._filesystem, directory, workflow_id, fetch, seals=self.seals).records)
 
     def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
         """Remove messages for a run."""
         if workflow_id not in self.owned:
             self._check_writer(workflow_id)
-        with self._translated(workflow_id, "signal"), self._run_directory(workflow_id) as directory:
+        with self._translate_errors(workflow_id, "signal"), self._open_run(workflow_id) as directory:
             if directory is not None:
                 signals.remove_signals(self._filesystem, directory, signal_ids)
 
     def _delete(self, writer: FileRunWriter, wanted: Callable[[str, int], bool]) -> int:
         was_poisoned = writer.writer.is_poisoned
-        with self._translated(writer.workflow_id, "delete"):
+        with self._translate_errors(writer.workflow_id, "delete"):
             try:
                 return super()._delete(writer, wanted)
             except FencedError:
@@ -433,7 +433,7 @@ class FileRuns(FileReader):
                 return 0  # no refusal if there is nothing to do
 
     def _find_deletable(self, writer: FileRunWriter, wanted: Callable[[str, int], bool]) -> list[int]:
-        return writer.selected(wanted, lambda: self.image(writer.workflow_id))
+        return writer.select_sequences(wanted, lambda: self.load_image(writer.workflow_id))
 
     def _check_writable(self, workflow_id: str) -> None:
         self._check_writer(workflow_id)
@@ -445,7 +445,7 @@ class FileRuns(FileReader):
         self._check_writer(workflow_id)
 
         def pin_once() -> None:
-            with self._run_directory(workflow_id) as directory:
+            with self._open_run(workflow_id) as directory:
                 if directory is None or all(each.sequence != sequence for each in self.references(workflow_id)):
                     raise CheckpointNotFoundError(workflow_id, None if directory is None else str(sequence))
                 set_pin(self._filesystem, directory, sequence)
@@ -455,7 +455,7 @@ class FileRuns(FileReader):
     def unpin(self, workflow_id: str, sequence: int) -> None:
         """Remove a pin."""
         self._check_writer(workflow_id)
-        with self._translated(workflow_id, "unpin"), self._run_directory(workflow_id) as directory:
+        with self._translate_errors(workflow_id, "unpin"), self._open_run(workflow_id) as directory:
             if directory is not None:
                 remove_pin(self._filesystem, directory, sequence)
 
@@ -475,7 +475,7 @@ class FileRuns(FileReader):
         for name in self._run_names():
             if name > start and len(found) < limit:
                 with contextlib.suppress(FlowckptError):  # damaged runs are not compacted
-                    run = self._retry(name, "read", lambda name=name: self._run_id_in(name))  # type: ignore[misc]
+                    run = self._retry(name, "read", lambda name=name: self._read_run_id(name))  # type: ignore[misc]
                     found += [run] if run is not None and run_directory(run) == name else []
         return found
 
@@ -496,33 +496,33 @@ class FileRuns(FileReader):
         self._check_writer(workflow_id)
         if not self._is_worthwhile(workflow_id, is_forced=is_forced):
             return stores.queries.Compacted()
-        before = self._stored_bytes(workflow_id)
+        before = self._measure_run(workflow_id)
         owned = self._claim_now(workflow_id)
         try:
             if not owned.is_locked:  # a child of a dead owner has the lock: a new owner may also clear
                 raise RunLockedError(workflow_id, holder="a child process of its dead owner")
-            with self._translated(workflow_id, "compact"), self._run_directory(workflow_id) as directory:
+            with self._translate_errors(workflow_id, "compact"), self._open_run(workflow_id) as directory:
                 if directory is not None and owned.image.records:
                     number, now = owned.writer.number, self._clock.now()
                     begun = self.started_steps(workflow_id)
-                    file_store.compaction.compact_owned(
+                    file_store.compaction.compact_run(
                         self._filesystem, directory, owned.image, number, now, self.seals, begun
                     )
         finally:
             owned.release()
-        return stores.queries.Compacted(True, max(0, before - self._stored_bytes(workflow_id)))
+        return stores.queries.Compacted(True, max(0, before - self._measure_run(workflow_id)))
 
     def _is_worthwhile(self, workflow_id: str, *, is_forced: bool) -> bool:
         filesystem, seals = self._filesystem, self.seals
 
         def read(directory: int) -> bool:
-            if reader.run_id_in(filesystem, directory, seals) is None:
+            if reader.read_run_id(filesystem, directory, seals) is None:
                 return False
-            if self._live_owner(directory) is not None:
+            if self._find_live_owner(directory) is not None:
                 raise RunLockedError(workflow_id, holder="another process")
-            if reader.cleared_id_in(filesystem, directory) is not None:
+            if reader.read_cleared_id(filesystem, directory) is not None:
                 return False  # unverified; the process that tidies or claims it checks that
-            attempts = file_store.compaction.attempts_in(filesystem, directory, workflow_id, seals)
+            attempts = file_store.compaction.load_attempts(filesystem, directory, workflow_id, seals)
             return file_store.compaction.is_worthwhile(filesystem, directory, attempts, seals, is_forced=is_forced)
 
         return self._read_directory(workflow_id, read, otherwise=False)
@@ -538,23 +538,23 @@ class FileRuns(FileReader):
 
     def stored_bytes(self, workflow_ids: Sequence[str]) -> list[int]:
         """Return the bytes of each run's files."""
-        return [self._stored_bytes(each) for each in workflow_ids]
+        return [self._measure_run(each) for each in workflow_ids]
 
-    def _stored_bytes(self, workflow_id: str) -> int:
+    def _measure_run(self, workflow_id: str) -> int:
         filesystem = self._filesystem
 
         def read(directory: int) -> int:
             names = filesystem.names(directory)
-            total = sum(self._size(directory, name) for name in names if name not in _FOLDERS and name[0] != ".")
+            total = sum(self._read_size(directory, name) for name in names if name not in _FOLDERS and name[0] != ".")
             for folder in _FOLDERS:
                 if folder in names:
                     with held_open(filesystem, filesystem.open_directory(directory, folder)) as opened:
-                        total += sum(self._size(opened, name) for name in filesystem.names(opened))
+                        total += sum(self._read_size(opened, name) for name in filesystem.names(opened))
             return total
 
         return self._read_directory(workflow_id, read, 0)
 
-    def _size(self, directory: int, name: str) -> int:
+    def _read_size(self, directory: int, name: str) -> int:
         with held_open(self._filesystem, self._filesystem.open_read(directory, name)) as file:
             return self._filesystem.status(file).size
 
@@ -565,16 +565,16 @@ class FileRuns(FileReader):
 
         It is kept under the last run of this page, so that concurrent callers do not interfere.
         """
-        rest = None if before is None else self._listed.pop(_place(before), None)
+        rest = None if before is None else self._listed.pop(_sort_key(before), None)
         if rest is None:
-            rest = sorted(self.survey_runs().runs, key=_place)
+            rest = sorted(self.survey_runs().runs, key=_sort_key)
             if before is not None:
-                del rest[bisect_left(rest, _place(before), key=_place) :]
+                del rest[bisect_left(rest, _sort_key(before), key=_sort_key) :]
         start = max(0, len(rest) - limit)
         page = rest[start:][::-1]
         del rest[start:]
         if page:
-            self._listed[_place(page[-1])] = rest
+            self._listed[_sort_key(page[-1])] = rest
             while len(self._listed) > _LISTS:  # from a caller that stopped early
                 self._listed.pop(next(iter(self._listed)), None)
         return page
@@ -589,7 +589,7 @@ class FileRuns(FileReader):
         def is_unchanged(directory: int) -> bool:
             if pinned_sequences(self._filesystem.names(directory)):
                 return False
-            now = reader.describe_run(self._filesystem, directory, self._fetch, self.seals)
+            now = reader.describe_run(self._filesystem, directory, self._make_fetch, self.seals)
             return now is not None and now.with_owner(None) == info
 
         try:
@@ -603,7 +603,7 @@ class FileRuns(FileReader):
         self.reserve.make()
         for name in self._run_names():
             try:
-                cleared = self._retry(name, "read", lambda name=name: self._cleared_in(name))  # type: ignore[misc]
+                cleared = self._retry(name, "read", lambda name=name: self._read_cleared_id(name))  # type: ignore[misc]
                 if cleared is not None and run_directory(cleared) == name:
                     self.clear(cleared)
             except RunLockedError:
@@ -611,17 +611,17 @@ class FileRuns(FileReader):
             except FlowckptError as error:  # lists and 'check' report it
                 _log.info("%s in %s was not tidied: %s", name, self.path, error.message)
 
-    def _cleared_in(self, name: str) -> str | None:
-        with self._directory_named(name) as directory:
-            cleared = None if directory is None else reader.cleared_id_in(self._filesystem, directory)
+    def _read_cleared_id(self, name: str) -> str | None:
+        with self._open_directory(name) as directory:
+            cleared = None if directory is None else reader.read_cleared_id(self._filesystem, directory)
             if cleared is None or directory is None or not self.seals.has_key:
                 return cleared
             # With a key, a tombstone must be authenticated: any process that can write to the store can make one.
-            image = read_image(self._filesystem, directory, cleared, self._fetch(cleared), seals=self.seals)
+            image = read_image(self._filesystem, directory, cleared, self._make_fetch(cleared), seals=self.seals)
             return cleared if image.is_cleared else None
 
 
-def _place(info: RunInfo) -> tuple[Any, str]:
+def _sort_key(info: RunInfo) -> tuple[Any, str]:
     return info.started_at, info.workflow_id
 
 
@@ -721,7 +721,7 @@ class StagedRuns(FileRuns):
         super().__init__(path, **options)
         self._name = name
 
-    def _directory_of(self, workflow_id: str) -> str:
+    def _directory_name(self, workflow_id: str) -> str:
         return self._name
 
 
@@ -747,41 +747,41 @@ def receive_run(runs: FileRuns, workflow_id: str, checkpoints: Callable[[], Iter
         for data in checkpoints():
             if not is_begun:
                 runs._check_writer(workflow_id)
-                with runs._translated(workflow_id, "receive"), _opened_runs(runs, workflow_id) as directory:
-                    _sweep(runs._filesystem, directory)
+                with runs._translate_errors(workflow_id, "receive"), _open_runs(runs, workflow_id) as directory:
+                    _sweep_abandoned(runs._filesystem, directory)
                 is_begun = True
             if data.attempt != attempt:
-                _close(staged, workflow_id)
+                _end_attempt(staged, workflow_id)
                 attempt, clock.moment = data.attempt, data.saved_at
             staged.save(workflow_id, data)
-        _close(staged, workflow_id)
+        _end_attempt(staged, workflow_id)
         if is_begun:
             _publish(runs, name, workflow_id)
     except BaseException:
         with contextlib.suppress(Exception):
             staged.close()
         if is_begun:
-            with contextlib.suppress(Exception), _opened_runs(runs, workflow_id) as directory:
-                _remove(runs._filesystem, directory, name)
+            with contextlib.suppress(Exception), _open_runs(runs, workflow_id) as directory:
+                _remove_unfinished(runs._filesystem, directory, name)
         raise
 
 
 def _check_absent(runs: FileRuns, workflow_id: str) -> None:
     """Refuse a run that exists before its checkpoints are read."""
-    if runs.image(workflow_id).records:
+    if runs.load_image(workflow_id).records:
         raise RunExistsError(workflow_id)
     if (owner := runs.owner(workflow_id)) is not None:
         raise RunLockedError(workflow_id, holder=str(owner))
 
 
-def _close(staged: StagedRuns, workflow_id: str) -> None:
+def _end_attempt(staged: StagedRuns, workflow_id: str) -> None:
     """End an attempt and make it durable."""
-    with staged._translated(workflow_id, "receive"):
+    with staged._translate_errors(workflow_id, "receive"):
         staged.close()
 
 
 @contextlib.contextmanager
-def _opened_runs(runs: FileRuns, workflow_id: str) -> Any:
+def _open_runs(runs: FileRuns, workflow_id: str) -> Any:
     """Open the directory of all runs for the block, created if it is missing."""
     filesystem = runs._filesystem
     filesystem.make_root(str(runs.path))
@@ -798,7 +798,7 @@ def _opened_runs(runs: FileRuns, workflow_id: str) -> Any:
 def _publish(runs: FileRuns, name: str, workflow_id: str) -> None:
     """Rename the finished directory to the run's name, durably, replacing a directory that never had a checkpoint."""
     filesystem = runs._filesystem
-    with runs._translated(workflow_id, "receive"), _opened_runs(runs, workflow_id) as directory:
+    with runs._translate_errors(workflow_id, "receive"), _open_runs(runs, workflow_id) as directory:
         for _ in range(PATIENCE):
             try:
                 filesystem.rename(directory, name, run_directory(workflow_id))
@@ -822,16 +822,16 @@ def _publish(runs: FileRuns, name: str, workflow_id: str) -> None:
     raise storage_error(busy, workflow_id, "receive", runs.path)
 
 
-def _sweep(filesystem: FileSystem, directory: int) -> None:
+def _sweep_abandoned(filesystem: FileSystem, directory: int) -> None:
     """Remove the unfinished directories of dead processes."""
     here = current_process()
     for name in filesystem.names(directory):
         if is_abandoned(name, here):
             with contextlib.suppress(FileNotFoundError):
-                _remove(filesystem, directory, name)
+                _remove_unfinished(filesystem, directory, name)
 
 
-def _remove(filesystem: FileSystem, parent: int, name: str) -> None:
+def _remove_unfinished(filesystem: FileSystem, parent: int, name: str) -> None:
     """Remove the directory of an unfinished run."""
     with held_open(filesystem, filesystem.open_directory(parent, name)) as directory:
         for each in filesystem.names(directory):

@@ -36,7 +36,7 @@ def write_signal(filesystem: FileSystem, run: int, workflow_id: str, signal: Sig
         EncodingError: the message contains text that cannot be recorded.
         FileNotFoundError: the run was cleared meanwhile.
     """
-    content = _written(workflow_id, signal, seals)
+    content = _encode_signal(workflow_id, signal, seals)
     with contextlib.suppress(FileExistsError):
         filesystem.make_directory(run, SIGNALS)
     filesystem.sync(run)  # even if it existed: its sender may have died before the sync
@@ -69,8 +69,8 @@ def read_signals(filesystem: FileSystem, run: int, workflow_id: str, seals: Seal
                 except OSError as error:
                     if error.errno not in NOT_OURS:
                         raise
-                    raise _damaged(workflow_id, name, f"it cannot be read: {error.strerror}") from error
-                found.append(_read(content, workflow_id, name, seals))
+                    raise _damage_error(workflow_id, name, f"it cannot be read: {error.strerror}") from error
+                found.append(_decode_signal(content, workflow_id, name, seals))
             if not has_lost_one:
                 break
     return sorted(found, key=lambda signal: (signal.sent_at, signal.signal_id))
@@ -109,51 +109,53 @@ def clear_signals(filesystem: FileSystem, run: int) -> None:
                 raise
 
 
-def _written(workflow_id: str, signal: Signal, seals: Seals) -> bytes:
+def _encode_signal(workflow_id: str, signal: Signal, seals: Seals) -> bytes:
     """Return the two lines of a message's file: a header with the seal of the other line, and the message."""
-    extra, seal = ({}, None) if not seals.has_key else seals.for_new(workflow_id, 0, new_token(16))
+    extra, seal = ({}, None) if not seals.has_key else seals.make_seal(workflow_id, 0, new_token(16))
     with refused_as_encoding_error():
-        head = _body({"flowckpt": "signal", "schema_version": SCHEMA_VERSION, "workflow_id": workflow_id, **extra})
-        body = _body(signal.to_document())
-    first, digest = lines.chain_line(head if seal is None else seal.authenticated(head, 0, lines.START), lines.START)
-    second, _ = lines.chain_line(body if seal is None else seal.sealed(body, 1, digest), digest)
+        head = _encode_body(
+            {"flowckpt": "signal", "schema_version": SCHEMA_VERSION, "workflow_id": workflow_id, **extra}
+        )
+        body = _encode_body(signal.to_document())
+    first, digest = lines.chain_line(head if seal is None else seal.authenticate(head, 0, lines.START), lines.START)
+    second, _ = lines.chain_line(body if seal is None else seal.seal(body, 1, digest), digest)
     return first + second
 
 
-def _body(document: dict[str, Any]) -> bytes:
+def _encode_body(document: dict[str, Any]) -> bytes:
     return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))[:-1].encode("utf-8")
 
 
-def _read(content: bytes, workflow_id: str, name: str, seals: Seals) -> Signal:
+def _decode_signal(content: bytes, workflow_id: str, name: str, seals: Seals) -> Signal:
     place = f"{SIGNALS}/{name}"
     first, _, rest = content.partition(b"\n")
     second, end, more = rest.partition(b"\n")
-    digest = lines.opened(first, lines.START)
-    if digest is None or not end or more or lines.opened(second, digest) is None:
-        raise _damaged(workflow_id, name, "its checksum does not match")
+    digest = lines.verify_line(first, lines.START)
+    if digest is None or not end or more or lines.verify_line(second, digest) is None:
+        raise _damage_error(workflow_id, name, "its checksum does not match")
     head, body = first[: len(first) - lines.TRAILER], second[: len(second) - lines.TRAILER]
     try:
         header = json.loads(head + b"}")
         if header["workflow_id"] != workflow_id:
-            raise _damaged(workflow_id, name, f"it is for another run, {header['workflow_id']!r:.80}")
+            raise _damage_error(workflow_id, name, f"it is for another run, {header['workflow_id']!r:.80}")
         check_schema(header["schema_version"])
-        seal = seals.for_found(workflow_id, 0, header, place)
+        seal = seals.find_seal(workflow_id, 0, header, place)
         if seal is None:
             seals.check_plain(workflow_id, place)
         else:
-            seal.verified(head, 0, lines.START)
-            body = seal.opened(body, 1, digest)
+            seal.verify(head, 0, lines.START)
+            body = seal.open(body, 1, digest)
         signal = Signal.from_document(json.loads(body + b"}"))
     except SealBrokenError as error:
-        raise _damaged(workflow_id, name, str(error)) from error
+        raise _damage_error(workflow_id, name, str(error)) from error
     except (LookupError, TypeError, ValueError) as error:
-        raise _damaged(workflow_id, name, f"it is malformed: {error!r:.80}") from error
+        raise _damage_error(workflow_id, name, f"it is malformed: {error!r:.80}") from error
     if signal_name(signal.signal_id) != name:
-        raise _damaged(workflow_id, name, "it has the file name of another message")
+        raise _damage_error(workflow_id, name, "it has the file name of another message")
     return signal
 
 
-def _damaged(workflow_id: str, name: str, detail: str) -> CheckpointCorruptedError:
+def _damage_error(workflow_id: str, name: str, detail: str) -> CheckpointCorruptedError:
     return CheckpointCorruptedError(
         workflow_id,
         location=f"{SIGNALS}/{name}",

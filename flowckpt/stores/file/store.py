@@ -74,7 +74,7 @@ class FileCheckpointStore(RetainingStore["FileRuns"]):
         self.path = Path(path).absolute()
         protection = None
         if key_file is not None or keys is not None or compression != "none":
-            protection = sealing.protection.protection_of(key_file, keys, compression, trust)
+            protection = sealing.protection.make_protection(key_file, keys, compression, trust)
         self.runs = file.runs.FileRuns(
             self.path, allowed=allow_filesystems, filesystem=filesystem, clock=clock, protection=protection
         )

@@ -25,9 +25,9 @@ from flowckpt.errors import (
     WrongKeyError,
 )
 from flowckpt.stores.file.directory import (
-    heads_in,
-    missing_end,
+    find_missing_end,
     read_file,
+    read_heads,
     read_image,
     read_lines,
     sweep_abandoned,
@@ -45,9 +45,9 @@ from flowckpt.stores.file.layout import (
     segment_numbers,
 )
 from flowckpt.stores.file.signals import read_signals
-from flowckpt.stores.log.image import RunImage, opened_header
+from flowckpt.stores.log.image import RunImage, open_header
 from flowckpt.stores.log.sealing.protection import Seals
-from flowckpt.stores.log.segment import START, TRAILER, SegmentDamagedError, chain_line, opened, read_header
+from flowckpt.stores.log.segment import START, TRAILER, SegmentDamagedError, chain_line, read_header, verify_line
 
 if TYPE_CHECKING:
     from flowckpt.stores.log.sealing.keys import Key, KeyRing
@@ -141,7 +141,7 @@ class Guard:
         if not self._has_identity(root):
             return
         if ring is None:
-            raise KeyMissingError(workflow_id, key_id=self._newest_key(root))
+            raise KeyMissingError(workflow_id, key_id=self._read_newest_key_id(root))
         self._ensure_key_is_known(root, ring, workflow_id)
 
     def check_reader(self, root: int, workflow_id: str) -> None:
@@ -162,7 +162,7 @@ class Guard:
         store_id = self._store_id()
         if store_id is None:  # removed meanwhile: each record raises an error
             return
-        known = read_known(self._filesystem, root)
+        known = read_keys(self._filesystem, root)
         if known:  # otherwise each record is checked by itself
             check_ring(ring, known, store_id, workflow_id)
             self._is_reader_known = True
@@ -184,9 +184,9 @@ class Guard:
         filesystem = self._filesystem
         sweep_abandoned(filesystem, root)
         if read_identity(filesystem, root) is None:
-            is_sealed = keys_numbers(filesystem.names(root)) or any(sealed_segments(filesystem, root))
+            is_sealed = keys_numbers(filesystem.names(root)) or any(iter_sealed_segments(filesystem, root))
             if is_sealed and not filesystem.exists(root, IDENTITY):  # otherwise another process just made it
-                raise lost_identity(filesystem, root)
+                raise lost_identity_error(filesystem, root)
             make_identity(filesystem, root)
         self._ensure_key_is_known(root, ring, workflow_id)
 
@@ -197,7 +197,7 @@ class Guard:
         if store_id is None or store_id == self._store_with_key:
             return
         for _ in range(_TRIES):
-            known = read_known(filesystem, root)
+            known = read_keys(filesystem, root)
             if known:
                 check_ring(ring, known, store_id, workflow_id)
                 if any((each.id, each.use) == (ring.newest.id, ring.newest.use) for each in known):
@@ -205,18 +205,18 @@ class Guard:
                     return
                 keys = [ring.newest]
             else:
-                proved = self._proved_keys(root, ring, workflow_id)
+                proved = self._find_proved_keys(root, ring, workflow_id)
                 keys = [ring.newest, *(key for key in proved if key != ring.newest)]
             # Another process may have made the identity in the note without syncing it yet.
             filesystem.sync(root)
-            add_known(filesystem, root, keys, store_id, known)
+            add_keys(filesystem, root, keys, store_id, known)
         raise CheckpointStorageError(
             f"the keys of the store change faster than one could be noted for run {workflow_id!r}",
             workflow_id=workflow_id,
             operation="save",
         )
 
-    def _proved_keys(self, root: int, ring: KeyRing, workflow_id: str) -> list[Key]:
+    def _find_proved_keys(self, root: int, ring: KeyRing, workflow_id: str) -> list[Key]:
         """Return the keys that a record of the store proves, for a store from before keys were noted.
 
         Raises:
@@ -224,7 +224,7 @@ class Guard:
         """
         foreign = ""
         proved: dict[str, Key] = {}
-        for segment in sealed_segments(self._filesystem, root):
+        for segment in iter_sealed_segments(self._filesystem, root):
             if len(proved) == len(ring.keys):
                 break
             key = ring.get(segment.key_id)
@@ -249,13 +249,13 @@ class Guard:
             if keys_numbers(filesystem.names(root)) or has_sealed_run(filesystem, root, most=_MOST_CHECKED):
                 if filesystem.exists(root, IDENTITY):  # another process just made it, and then the rest
                     return True
-                raise lost_identity(filesystem, root)
+                raise lost_identity_error(filesystem, root)
             self._is_plain = True
         return False
 
-    def _newest_key(self, root: int) -> str:
+    def _read_newest_key_id(self, root: int) -> str:
         try:
-            known = read_known(self._filesystem, root)
+            known = read_keys(self._filesystem, root)
         except CheckpointCorruptedError:  # the key id is only a help
             return ""
         return known[0].id if known else ""
@@ -285,7 +285,7 @@ class SealedSegment:
     def is_proved_by(self, seals: Seals) -> bool:
         """Return whether an available key opens the header."""
         try:
-            _, seal = opened_header(self.workflow_id, self.number, self.header, seals)
+            _, seal = open_header(self.workflow_id, self.number, self.header, seals)
         except FlowckptError:
             return False
         return seal is not None and seal.is_verified
@@ -299,20 +299,20 @@ def has_sealed_run(filesystem: FileSystem, root: int, *, most: int | None = None
         root: the store's directory, open.
         most: the maximum number of runs to check; all by default.
     """
-    found = islice(_run_directories(filesystem, root), most)
+    found = islice(_iter_runs(filesystem, root), most)
     return any(name.startswith(HEAD) for _, names in found for name in names)
 
 
-def sealed_segments(filesystem: FileSystem, root: int) -> Iterator[SealedSegment]:
+def iter_sealed_segments(filesystem: FileSystem, root: int) -> Iterator[SealedSegment]:
     """Return the sealed segments of a store, run by run, the newest of each run first.
 
     Args:
         filesystem: the calls.
         root: the store's directory, open.
     """
-    for directory, names in _run_directories(filesystem, root):
+    for directory, names in _iter_runs(filesystem, root):
         for number in reversed(segment_numbers(names)):
-            with _without_foreign():
+            with _ignore_foreign():
                 data = read_lines(filesystem, directory, segment_name(number), 1)
                 header, end, _ = read_header(data)
                 seal: Any = header["seal"]
@@ -321,7 +321,7 @@ def sealed_segments(filesystem: FileSystem, root: int) -> Iterator[SealedSegment
                 )
 
 
-def plain_runs(filesystem: FileSystem, root: int) -> list[str]:
+def list_plain_runs(filesystem: FileSystem, root: int) -> list[str]:
     """Return the ids of the runs whose newest segment was written without a key.
 
     Args:
@@ -329,23 +329,23 @@ def plain_runs(filesystem: FileSystem, root: int) -> list[str]:
         root: the store's directory, open.
     """
     found = []
-    for directory, names in _run_directories(filesystem, root):
+    for directory, names in _iter_runs(filesystem, root):
         numbers = segment_numbers(names)
-        with _without_foreign():
+        with _ignore_foreign():
             header, _, _ = read_header(read_lines(filesystem, directory, segment_name(numbers[-1]), 1))
             if "seal" not in header and header.get("kind") != "cleared":
                 found.append(str(header["workflow_id"]))
     return found
 
 
-def lost_identity(filesystem: FileSystem, root: int) -> CheckpointCorruptedError:
+def lost_identity_error(filesystem: FileSystem, root: int) -> CheckpointCorruptedError:
     """Return the error for a store with sealed runs, or notes of its keys, but without an identity.
 
     Args:
         filesystem: the calls.
         root: the store's directory, open.
     """
-    store_id, key_id = _named_by(filesystem, root)
+    store_id, key_id = _find_ids(filesystem, root)
     detail = "it is missing, but runs in the store are sealed with a key"
     text = ""
     if store_id:
@@ -359,18 +359,18 @@ def lost_identity(filesystem: FileSystem, root: int) -> CheckpointCorruptedError
     )
 
 
-def _named_by(filesystem: FileSystem, root: int) -> tuple[str, str]:
+def _find_ids(filesystem: FileSystem, root: int) -> tuple[str, str]:
     """Return the store and a key named by a sealed run, otherwise by a note of keys; empty if there is neither."""
-    for segment in sealed_segments(filesystem, root):
+    for segment in iter_sealed_segments(filesystem, root):
         return segment.store_id, segment.key_id
     with contextlib.suppress(CheckpointCorruptedError, OSError):
-        for known in read_known(filesystem, root):
+        for known in read_keys(filesystem, root):
             return known.store_id, known.id
     return "", ""
 
 
 @contextlib.contextmanager
-def _without_foreign() -> Iterator[None]:
+def _ignore_foreign() -> Iterator[None]:
     """Ignore files that are not flowckpt's segments; raise disk errors, which do not show what a file is."""
     try:
         with contextlib.suppress(SegmentDamagedError, ValueError, LookupError, TypeError):
@@ -380,7 +380,7 @@ def _without_foreign() -> Iterator[None]:
             raise
 
 
-def _run_directories(filesystem: FileSystem, root: int) -> Iterator[tuple[int, list[str]]]:
+def _iter_runs(filesystem: FileSystem, root: int) -> Iterator[tuple[int, list[str]]]:
     """Yield each run's directory, open, with the names in it; skip everything else."""
     with open_if_there(filesystem, filesystem.open_directory, root, RUNS) as runs:
         for name in sorted(() if runs is None else filesystem.names(runs)):
@@ -427,7 +427,7 @@ class KnownKey(FieldEquality):
     place: str
 
 
-def read_known(filesystem: FileSystem, root: int) -> list[KnownKey]:
+def read_keys(filesystem: FileSystem, root: int) -> list[KnownKey]:
     """Return the keys of a store, the newest note first; empty if there is no note.
 
     Args:
@@ -439,15 +439,15 @@ def read_known(filesystem: FileSystem, root: int) -> list[KnownKey]:
     """
     found: list[KnownKey] = []
     for number in reversed(keys_numbers(filesystem.names(root))):
-        found += _read(filesystem, root, keys_name(number))
+        found += _read_note(filesystem, root, keys_name(number))
     return found
 
 
-def _read(filesystem: FileSystem, root: int, name: str) -> list[KnownKey]:
+def _read_note(filesystem: FileSystem, root: int, name: str) -> list[KnownKey]:
     with held_open(filesystem, filesystem.open_read(root, name)) as file:
         line, end, rest = filesystem.read(file, _MOST_BYTES, 0).partition(b"\n")
-    if not end or rest or opened(line, START) is None:
-        raise _damaged(name, "its checksum does not match")
+    if not end or rest or verify_line(line, START) is None:
+        raise _damage_error(name, "its checksum does not match")
     try:
         document = json.loads(line[: len(line) - TRAILER] + b"}")
         store_id = str(document["store_id"])
@@ -455,9 +455,9 @@ def _read(filesystem: FileSystem, root: int, name: str) -> list[KnownKey]:
             KnownKey(str(each["id"]), str(each["use"]), store_id, str(each["proof"]), name) for each in document["keys"]
         ]
     except (ValueError, LookupError, TypeError) as error:
-        raise _damaged(name, f"it is malformed: {error!r:.80}") from error
+        raise _damage_error(name, f"it is malformed: {error!r:.80}") from error
     if not found:
-        raise _damaged(name, "it does not contain keys")
+        raise _damage_error(name, "it does not contain keys")
     return found
 
 
@@ -478,14 +478,14 @@ def check_ring(ring: KeyRing, known: Sequence[KnownKey], store_id: str, workflow
     for each in known:
         key = ring.get(each.id)
         if key is not None:
-            if not hmac.compare_digest(attrs.evolve(key, use=each.use).proof_for(store_id), each.proof):
-                raise _damaged(each.place, f"its proof of key {each.id} does not match the store {store_id}")
+            if not hmac.compare_digest(attrs.evolve(key, use=each.use).make_proof(store_id), each.proof):
+                raise _damage_error(each.place, f"its proof of key {each.id} does not match the store {store_id}")
             is_ours = True
     if not is_ours:
         raise WrongKeyError(workflow_id, key_id=known[0].id, known=[key.id for key in ring.keys], is_whole_store=True)
 
 
-def add_known(filesystem: FileSystem, root: int, keys: Iterable[Key], store_id: str, known: Sequence[KnownKey]) -> None:
+def add_keys(filesystem: FileSystem, root: int, keys: Iterable[Key], store_id: str, known: Sequence[KnownKey]) -> None:
     """Write a note of keys, durably, unless another process has written one with the same number.
 
     The number follows the notes that were read, not the current names: a note written meanwhile has not been checked.
@@ -495,17 +495,17 @@ def add_known(filesystem: FileSystem, root: int, keys: Iterable[Key], store_id: 
         root: the store's directory, open.
         keys: the keys, the newest first.
         store_id: the store.
-        known: the result of `read_known` that the keys were checked against.
+        known: the result of `read_keys` that the keys were checked against.
     """
     number = max([*keys_numbers([each.place for each in known]), 0]) + 1
-    entries = [{"id": key.id, "use": key.use, "proof": key.proof_for(store_id)} for key in keys]
+    entries = [{"id": key.id, "use": key.use, "proof": key.make_proof(store_id)} for key in keys]
     document = {"flowckpt": "keys", "schema_version": 1, "store_id": store_id, "keys": entries}
     text, _ = chain_line(json.dumps(document, separators=(",", ":"))[:-1].encode(), START)
     if write_new(filesystem, root, keys_name(number), text):
         filesystem.sync(root)
 
 
-def _damaged(name: str, detail: str) -> CheckpointCorruptedError:
+def _damage_error(name: str, detail: str) -> CheckpointCorruptedError:
     return CheckpointCorruptedError(
         "",
         location=name,
@@ -557,9 +557,9 @@ def trust_report(filesystem: FileSystem, directory: int, workflow_id: str, fetch
         CheckpointCorruptedError: a sealed record does not open, or a record is damaged, which trust cannot accept.
         FileNotFoundError: the run was cleared or compacted meanwhile; try again.
     """
-    heads = heads_in(filesystem, directory)
+    heads = read_heads(filesystem, directory)
     image = read_image(filesystem, directory, workflow_id, fetch, seals=seals)
-    strict = seals.not_trusting()
+    strict = seals.without_trust()
     try:
         read_image(filesystem, directory, workflow_id, fetch, seals=strict)
         is_proved = True
@@ -568,7 +568,7 @@ def trust_report(filesystem: FileSystem, directory: int, workflow_id: str, fetch
     plain: list[str] = []
     sealed: list[str] = []
     for number in sorted({record.file for record in image.records}):
-        _, seal = opened_header(workflow_id, number, read_file(filesystem, directory, segment_name(number)), seals)
+        _, seal = open_header(workflow_id, number, read_file(filesystem, directory, segment_name(number)), seals)
         (plain if seal is None else sealed).append(segment_name(number))
     return TrustReport(
         workflow_id,
@@ -577,20 +577,20 @@ def trust_report(filesystem: FileSystem, directory: int, workflow_id: str, fetch
         is_proved,
         tuple(plain),
         tuple(sealed),
-        "" if is_proved else _lost(image, heads, seals),
-        _refused_message(filesystem, directory, workflow_id, strict),
+        "" if is_proved else _describe_loss(image, heads, seals),
+        _find_refusal(filesystem, directory, workflow_id, strict),
     )
 
 
-def _lost(image: RunImage, heads: Mapping[str, bytes], seals: Seals) -> str:
+def _describe_loss(image: RunImage, heads: Mapping[str, bytes], seals: Seals) -> str:
     try:
-        found = missing_end(image, heads, seals)
+        found = find_missing_end(image, heads, seals)
     except (WrongKeyError, ForeignRecordError) as error:
         found = f"the head file of the run cannot be read: {error.message}"
     return f"unknown: {found}" if found.startswith("the head file") else found
 
 
-def _refused_message(filesystem: FileSystem, directory: int, workflow_id: str, strict: Seals) -> str:
+def _find_refusal(filesystem: FileSystem, directory: int, workflow_id: str, strict: Seals) -> str:
     try:
         read_signals(filesystem, directory, workflow_id, strict)
     except (UnauthenticatedRecordError, CheckpointCorruptedError, WrongKeyError, ForeignRecordError) as error:

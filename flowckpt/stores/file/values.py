@@ -15,7 +15,7 @@ from flowckpt.core.codec.blob import Blob
 from flowckpt.core.system.filesystem import FileSystem, held_open, write_all
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.stores.file.directory import temporary_file
-from flowckpt.stores.file.layout import BLOBS, NOT_OURS, orphaned
+from flowckpt.stores.file.layout import BLOBS, NOT_OURS, parse_orphan
 from flowckpt.stores.log.sealing.protection import SealBrokenError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def write_blobs(
             with temporary_file(filesystem, directory) as (file, name):
                 target, content = blob.digest, blob.content()
                 if values is not None:
-                    target, content = values.sealed(blob.digest, content)
+                    target, content = values.seal(blob.digest, content)
                 write_all(filesystem, file, content)
                 filesystem.sync_data(file)
                 filesystem.rename(directory, name, target)
@@ -74,7 +74,7 @@ def read_blob(
     location = f"{BLOBS}/{digest}"
     try:
         with held_open(filesystem, filesystem.open_directory(run, BLOBS)) as directory:
-            file, name = _opened(filesystem, directory, [digest] if values is None else values.names(digest))
+            file, name = _open_value(filesystem, directory, [digest] if values is None else values.names(digest))
     except OSError as error:
         if error.errno not in NOT_OURS:
             raise  # a failure of the medium does not mean that the record is damaged
@@ -86,7 +86,7 @@ def read_blob(
         content = filesystem.read(file, most + 1, 0)
     if values is not None and name != digest:
         try:
-            content = values.opened(name, content, digest, size)
+            content = values.open(name, content, digest, size)
         except SealBrokenError as broken:
             raise CheckpointCorruptedError(
                 workflow_id, location=f"{BLOBS}/{name}", detail=f"a large value cannot be opened: {broken}"
@@ -96,13 +96,13 @@ def read_blob(
     return content
 
 
-def _opened(filesystem: FileSystem, directory: int, names: list[str]) -> tuple[int, str]:
+def _open_value(filesystem: FileSystem, directory: int, names: list[str]) -> tuple[int, str]:
     """Open the first existing name, or the value that a collection moved away (see `compaction`)."""
     for name in names:
         with contextlib.suppress(FileNotFoundError):
             return filesystem.open_read(directory, name), name
     for name in filesystem.names(directory):
-        if (found := orphaned(name)) is not None and found[1] in names:
+        if (found := parse_orphan(name)) is not None and found[1] in names:
             with contextlib.suppress(FileNotFoundError):
                 return filesystem.open_read(directory, name), found[1]
     for name in names[:-1]:  # moved back or sealed again meanwhile

@@ -43,12 +43,12 @@ from flowckpt.stores.log.segment import (
     Record,
     Segment,
     SegmentDamagedError,
-    canonical_results,
+    extract_header,
+    extract_results,
+    find_removed,
     read_adoption,
     read_header,
     read_segment,
-    removed_by,
-    signed_header,
 )
 from flowckpt.stores.runs_base import RunsBase, RunWriter
 
@@ -65,12 +65,12 @@ if TYPE_CHECKING:
 # from the segments below. Then those count, and the pack does not.
 
 
-Look = Callable[[int], tuple[bool, Cut | None]]
+InspectSegment = Callable[[int], tuple[bool, Cut | None]]
 """Returns whether a segment has a record, and what it continues. That is None for the first segment, a pack and a
 tombstone. The first segment of a generation records that it continues nothing."""
 
 
-def counted_segments(numbers: Sequence[int], inspect: Look) -> Iterator[tuple[int, int | None]]:
+def select_segments(numbers: Sequence[int], inspect: InspectSegment) -> Iterator[tuple[int, int | None]]:
     """Yield the segments that count, newest first, and how many bytes of each; None for all.
 
     Segments of an earlier version do not record what they had read: then everything below them counts.
@@ -198,7 +198,7 @@ class RunImage:
         live = self.checkpoints()
         return self.history.view(self.records[live[-1]].count if live else 0)
 
-    def cut_for(self, view: HistoryView, first: CheckpointData | None) -> Cut:
+    def find_cut(self, view: HistoryView, first: CheckpointData | None) -> Cut:
         """Return the adoption of the records that share a new record's history; none if it starts a generation.
 
         Args:
@@ -208,11 +208,11 @@ class RunImage:
         if first is not None:
             self.started_at = self.started_at or start_of_run(first.metadata)
         if first is not None and first.reason is Reason.CONTINUED:
-            return attrs.evolve(self.cut_at(0), deleted=(), generation=True)
+            return attrs.evolve(self.make_cut(0), deleted=(), generation=True)
         shared = self.history.view().shared_length(view)
-        return self.cut_at(bisect_right(self.records, shared, key=lambda record: record.count))
+        return self.make_cut(bisect_right(self.records, shared, key=lambda record: record.count))
 
-    def cut_at(self, records: int) -> Cut:
+    def make_cut(self, records: int) -> Cut:
         """Return the adoption of the first `records` lines: where they end, and a copy of the last.
 
         Args:
@@ -220,7 +220,7 @@ class RunImage:
         """
         started_at = "" if self.started_at is None else encode_time(self.started_at)
         if records == 0:
-            known, seen = sorted(self._deleted), self._seen
+            known, seen = sorted(self._deleted), self._end_position
             return Cut(0, last_sequence=self.last_sequence, deleted=known, seen=seen, started_at=started_at)
         kept = self.records[:records]
         last = kept[-1]
@@ -232,13 +232,13 @@ class RunImage:
             last.count,
             last.line.decode(),
             self.last_sequence,
-            sorted(self._deleted - removed_by(kept)),
-            self._seen,
+            sorted(self._deleted - find_removed(kept)),
+            self._end_position,
             started_at,
         )
 
     @property
-    def _seen(self) -> tuple[int, int]:
+    def _end_position(self) -> tuple[int, int]:
         """The number of the newest segment, and how many bytes of it were read. A pack counts even if its end is empty."""
         return self.begun, self.records[-1].end if self.records else 0
 
@@ -288,21 +288,21 @@ def read_run(
             if attempt is None:
                 chosen = _follow_back(image, numbers, kept, seals)
             else:
-                chosen = _left_by(image, numbers, kept, seals, attempt)
+                chosen = _find_segments_of(image, numbers, kept, seals, attempt)
             for segment in chosen:
-                _join(image, segment.records, fetch)
+                _join_records(image, segment.records, fetch)
         if chosen:
-            _complete(image, chosen)
+            _set_run_fields(image, chosen)
     except FlowckptError:
         raise
     except _RAISED as error:
-        raise _of_another_program(image, error) from error
+        raise _foreign_content_error(image, error) from error
     return image
 
 
-def _complete(image: RunImage, chosen: list[Segment]) -> None:
+def _set_run_fields(image: RunImage, chosen: list[Segment]) -> None:
     """Set the fields of a run that come from its segments, apart from their records."""
-    image.started_at = _started_at(chosen)
+    image.started_at = _find_start(chosen)
     for segment in chosen:
         if segment.sections:
             image.last_sequence = max(image.last_sequence, segment.header["last_sequence"])
@@ -315,9 +315,9 @@ _RAISED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 """The exceptions that Python raises for content that no valid record has."""
 
 
-def _of_another_program(image: RunImage, error: Exception) -> CheckpointCorruptedError:
+def _foreign_content_error(image: RunImage, error: Exception) -> CheckpointCorruptedError:
     detail = f"its digests match, but it holds content that flowckpt never writes ({type(error).__name__}: {error})"
-    return _corrupt(image, image.newest, detail)
+    return _corruption_error(image, image.newest, detail)
 
 
 def _is_same(known: RunImage, numbers: list[int], read: ReadSegment) -> bool:
@@ -337,9 +337,9 @@ def _follow_back(image: RunImage, numbers: list[int], read: ReadSegment, seals: 
     chosen: list[Segment] = []
     for number in reversed(numbers):
         data = read(number)
-        header, seal = _header(image, number, data, seals)
+        header, seal = _open_header(image, number, data, seals)
         is_cleared = header.get("kind") == "cleared"  # also below a claim that never started
-        segment = None if is_cleared else _segment(image, number, data, None, seal)
+        segment = None if is_cleared else _read_segment(image, number, data, None, seal)
         if is_cleared or (segment is not None and segment.is_begun):
             if seal is None:
                 seals.check_plain(image.workflow_id, segment_name(number))
@@ -354,16 +354,16 @@ def _follow_back(image: RunImage, numbers: list[int], read: ReadSegment, seals: 
             break
     while chosen and (cut := chosen[-1].adoption) is not None and cut.segment > 0:
         if cut.segment not in numbers:
-            raise _corrupt(image, cut.segment, "it is missing, and a later one continues it")
+            raise _corruption_error(image, cut.segment, "it is missing, and a later one continues it")
         data = read(cut.segment)
-        _, seal = _header(image, cut.segment, data, seals)
-        chosen.append(_segment(image, cut.segment, data, cut, seal))
+        _, seal = _open_header(image, cut.segment, data, seals)
+        chosen.append(_read_segment(image, cut.segment, data, cut, seal))
     if chosen and (pack := chosen[-1]).sections:
-        chosen += _lineage(image, pack, max(pack.sections) if len(chosen) == 1 else [*pack.sections][-1])
+        chosen += _trace_lineage(image, pack, max(pack.sections) if len(chosen) == 1 else [*pack.sections][-1])
     return chosen[::-1]
 
 
-def _started_at(chosen: list[Segment]) -> datetime | None:
+def _find_start(chosen: list[Segment]) -> datetime | None:
     """Return when the first checkpoint of a run was saved, from the newest segment that records it, else from the first."""
     for segment in reversed(chosen):
         said = segment.header["started_at"] if segment.sections else segment.adoption and segment.adoption.started_at
@@ -374,14 +374,16 @@ def _started_at(chosen: list[Segment]) -> datetime | None:
     return None if first is None else datetime.fromisoformat(first["saved_at"])
 
 
-def _lineage(image: RunImage, pack: Segment, attempt: int) -> list[Segment]:
+def _trace_lineage(image: RunImage, pack: Segment, attempt: int) -> list[Segment]:
     try:
         return pack.lineage(attempt)
     except SegmentDamagedError as damage:
-        raise _corrupt(image, pack.header["segment"], str(damage)) from damage
+        raise _corruption_error(image, pack.header["segment"], str(damage)) from damage
 
 
-def _left_by(image: RunImage, numbers: list[int], read: ReadSegment, seals: Seals, attempt: int) -> list[Segment]:
+def _find_segments_of(
+    image: RunImage, numbers: list[int], read: ReadSegment, seals: Seals, attempt: int
+) -> list[Segment]:
     """Return the segments of the run at the end of an attempt, oldest first: its own, or those in a pack.
 
     If the run is read through a pack, the attempts below it are, too, even if their segments still exist: the pack no
@@ -394,19 +396,19 @@ def _left_by(image: RunImage, numbers: list[int], read: ReadSegment, seals: Seal
         if number == attempt:
             return True, Cut(0)
         data = read(number)
-        header, seal = _header(image, number, data, seals)
+        header, seal = _open_header(image, number, data, seals)
         if header.get("kind") is not None:
             return True, None
         try:
             cut = read_adoption(data, number=number, seal=seal)
         except SegmentDamagedError as damage:
-            raise _corrupt(image, number, str(damage)) from damage
+            raise _corruption_error(image, number, str(damage)) from damage
         return cut is not None, cut
 
-    counted = dict(counted_segments([number for number in numbers if number >= attempt], inspect))
+    counted = dict(select_segments([number for number in numbers if number >= attempt], inspect))
     if (lowest := min(counted, default=attempt)) > attempt:
         data = read(lowest)
-        header, seal = _header(image, lowest, data, seals)
+        header, seal = _open_header(image, lowest, data, seals)
         if header.get("kind") is not None and seal is None:
             seals.check_plain(image.workflow_id, segment_name(lowest))
         if header.get("kind") == "cleared":
@@ -415,20 +417,20 @@ def _left_by(image: RunImage, numbers: list[int], read: ReadSegment, seals: Seal
         if (cut := inspect(lowest)[1]) is not None and cut.generation:  # it started later
             return []
         if header.get("kind") == PACK:
-            pack = _segment(image, lowest, data, None, seal)
+            pack = _read_segment(image, lowest, data, None, seal)
             held = max((each for each in pack.sections if each <= attempt), default=0)
-            return [*_lineage(image, pack, held)[::-1]] if held else []
+            return [*_trace_lineage(image, pack, held)[::-1]] if held else []
     chosen = _follow_back(image, [number for number in numbers if number <= attempt], read, seals)
     if chosen and image.begun == attempt and (seen := counted.get(attempt, 0)) is not None:
         chosen[-1].records = [record for record in chosen[-1].records if record.end <= seen]
     return chosen
 
 
-def _header(image: RunImage, number: int, data: bytes, seals: Seals) -> tuple[dict[str, Any], LineSeal | None]:
-    return opened_header(image.workflow_id, number, data, seals, image.place)
+def _open_header(image: RunImage, number: int, data: bytes, seals: Seals) -> tuple[dict[str, Any], LineSeal | None]:
+    return open_header(image.workflow_id, number, data, seals, image.place)
 
 
-def opened_header(
+def open_header(
     workflow_id: str, number: int, data: bytes, seals: Seals, place: Callable[[int], str] = segment_name
 ) -> tuple[dict[str, Any], LineSeal | None]:
     """Return the verified header of a segment, and the seal of its lines.
@@ -449,7 +451,7 @@ def opened_header(
     try:
         header, end, _ = read_header(data)
     except SegmentDamagedError as damage:
-        raise _damaged(workflow_id, place(number), str(damage)) from damage
+        raise _damage_error(workflow_id, place(number), str(damage)) from damage
     check_schema(header.get("schema_version"))
     if header.get("workflow_id") != workflow_id or header.get("segment") != number:
         raise ForeignRecordError(
@@ -460,25 +462,25 @@ def opened_header(
             remedy="It was moved or copied between runs; put it back where it belongs.",
         )
     try:
-        seal = seals.for_found(workflow_id, number, header, place(number))
+        seal = seals.find_seal(workflow_id, number, header, place(number))
         if seal is not None:
-            seal.verified(signed_header(data, end), 0, START)
+            seal.verify(extract_header(data, end), 0, START)
     except SealBrokenError as broken:
-        raise _damaged(workflow_id, place(number), f"the header does not open: {broken}") from broken
+        raise _damage_error(workflow_id, place(number), f"the header does not open: {broken}") from broken
     return header, seal
 
 
-def _segment(image: RunImage, number: int, data: bytes, cut: Cut | None, seal: LineSeal | None) -> Segment:
+def _read_segment(image: RunImage, number: int, data: bytes, cut: Cut | None, seal: LineSeal | None) -> Segment:
     try:
         segment = read_segment(data, number=number, cut=cut, seal=seal)
     except SegmentDamagedError as damage:
-        raise _corrupt(image, number, str(damage)) from damage
+        raise _corruption_error(image, number, str(damage)) from damage
     if segment.notice:
         image.notices.append(f"{image.place(number)}: {segment.notice}")
     return segment
 
 
-def _join(image: RunImage, records: list[Record], fetch: Fetch) -> None:
+def _join_records(image: RunImage, records: list[Record], fetch: Fetch) -> None:
     made: list[StepResult] = []
     large: dict[int, Blobs] = {}
     notable: list[int] = []
@@ -489,7 +491,7 @@ def _join(image: RunImage, records: list[Record], fetch: Fetch) -> None:
             count += 1
             record.count = count
             if not last < record.sequence == count + 1:
-                raise _out_of_order(image, record)
+                raise _order_error(image, record)
             last = record.sequence
             if record.segment not in first:
                 first[record.segment] = record
@@ -510,31 +512,31 @@ def _join(image: RunImage, records: list[Record], fetch: Fetch) -> None:
                 if record.evicts:
                     image._deleted.update(each for each in record.evicts if each <= last)
                 if sequence <= last or head["results"] != count:
-                    raise _out_of_order(image, record)
+                    raise _order_error(image, record)
                 last = sequence
                 if record.segment not in first:
                     first[record.segment] = record
             else:
                 image._deleted.update(each for each in deletes if each <= last)
         except (DecodingError, KeyError, TypeError) as error:
-            raise _corrupt(image, record.segment, f"before byte {record.end}: {error}") from error
+            raise _corruption_error(image, record.segment, f"before byte {record.end}: {error}") from error
         record.results = ()  # the history holds them now
         record.count = count
     image.records += records
     image.last_sequence = last
     if made:
-        image.history.extend(made, large, functools.partial(canonical_results, records), notable)
+        image.history.extend(made, large, functools.partial(extract_results, records), notable)
 
 
-def _out_of_order(image: RunImage, record: Record) -> CheckpointCorruptedError:
-    return _corrupt(image, record.segment, f"byte {record.end}: checkpoint {record.sequence} is out of order")
+def _order_error(image: RunImage, record: Record) -> CheckpointCorruptedError:
+    return _corruption_error(image, record.segment, f"byte {record.end}: checkpoint {record.sequence} is out of order")
 
 
-def _corrupt(image: RunImage, number: int, detail: str) -> CheckpointCorruptedError:
-    return _damaged(image.workflow_id, image.place(number), detail)
+def _corruption_error(image: RunImage, number: int, detail: str) -> CheckpointCorruptedError:
+    return _damage_error(image.workflow_id, image.place(number), detail)
 
 
-def _damaged(workflow_id: str, place: str, detail: str) -> CheckpointCorruptedError:
+def _damage_error(workflow_id: str, place: str, detail: str) -> CheckpointCorruptedError:
     return CheckpointCorruptedError(workflow_id, location=place, detail=detail)
 
 
@@ -543,7 +545,7 @@ def _damaged(workflow_id: str, place: str, detail: str) -> CheckpointCorruptedEr
 W = TypeVar("W", bound=RunWriter)
 
 
-def info_in(
+def make_run_info(
     workflow_id: str, attempt: int, started_at: datetime, first: Mapping[str, Any], last: Mapping[str, Any]
 ) -> RunInfo:
     """Return a run as listed, from two records of an attempt, unverified.
@@ -612,12 +614,12 @@ class LogRuns(RunsBase[W]):
     _read: weakref.ref[History] | None = None
 
     @abstractmethod
-    def loaded(self, workflow_id: str, attempt: int | None = None) -> LoadedRun:
+    def load_run(self, workflow_id: str, attempt: int | None = None) -> LoadedRun:
         """Read a run as it is or as an attempt left it; empty if it was cleared or never started."""
 
     def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
         """Return the newest checkpoint of an id."""
-        found = self.loaded(workflow_id)
+        found = self.load_run(workflow_id)
         image = found.image
         if not image.records:
             raise CheckpointNotFoundError(workflow_id)
@@ -629,8 +631,8 @@ class LogRuns(RunsBase[W]):
     def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
         """Return the newest checkpoint of the run, or of an attempt."""
         if attempt is not None:
-            return self.loaded(workflow_id).latest(Selection(attempt=attempt).attempt)
-        found = self.loaded(workflow_id)
+            return self.load_run(workflow_id).latest(Selection(attempt=attempt).attempt)
+        found = self.load_run(workflow_id)
         latest = found.latest()
         if latest is not None:
             self._remember(found.image)
@@ -641,7 +643,7 @@ class LogRuns(RunsBase[W]):
         image.history.read_as, self._read = copy.copy(image), weakref.ref(image.history)
         image.history.read_as.history = History()  # a cycle would keep both until garbage collection
 
-    def _remembered(self, workflow_id: str) -> RunImage | None:
+    def _recall(self, workflow_id: str) -> RunImage | None:
         """Return the run as last read, if it is still held, and forget it."""
         history = None if self._read is None else self._read()
         image: RunImage | None = None if history is None else history.read_as
@@ -652,30 +654,30 @@ class LogRuns(RunsBase[W]):
 
     def references(self, workflow_id: str) -> list[CheckpointRef]:
         """Return the checkpoints of a run, newest first."""
-        image = self.loaded(workflow_id).image
+        image = self.load_run(workflow_id).image
         try:
             return image.references()[::-1]
         except _RAISED as error:
-            raise _of_another_program(image, error) from error
+            raise _foreign_content_error(image, error) from error
 
     def load_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
         """Return the last checkpoint of an attempt as it left it."""
-        latest = self._left_by(workflow_id, attempt).latest()
+        latest = self._load_as_left(workflow_id, attempt).latest()
         return latest if latest is not None and latest.attempt == attempt else None
 
     def list_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointRef]:
         """Return the checkpoints of an attempt as it left them, oldest first."""
-        return [each for each in self._left_by(workflow_id, attempt).image.references() if each.attempt == attempt]
+        return [each for each in self._load_as_left(workflow_id, attempt).image.references() if each.attempt == attempt]
 
     def read_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointData]:
         """Return the checkpoints of an attempt as it left them, oldest first, with their results."""
-        return self._left_by(workflow_id, attempt).all(attempt)
+        return self._load_as_left(workflow_id, attempt).all(attempt)
 
-    def _left_by(self, workflow_id: str, attempt: int) -> LoadedRun:
+    def _load_as_left(self, workflow_id: str, attempt: int) -> LoadedRun:
         """Read a run as an attempt left it, without the checkpoints that later attempts deleted."""
-        now = self.loaded(workflow_id)
+        now = self.load_run(workflow_id)
         if now.image.records and now.image.records[-1].segment == attempt:
             return now
-        then = self.loaded(workflow_id, attempt)
+        then = self.load_run(workflow_id, attempt)
         then.image.forget_deleted(now.image)
         return then

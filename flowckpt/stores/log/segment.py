@@ -65,7 +65,7 @@ def chain_line(body: bytes, previous: bytes) -> tuple[bytes, bytes]:
     return b"".join((body, MARK, digest.hex().encode(), b'"}\n')), digest
 
 
-def opened(line: bytes, previous: bytes) -> bytes | None:
+def verify_line(line: bytes, previous: bytes) -> bytes | None:
     """Return the digest of a line; None if the line is incomplete or did not follow `previous`.
 
     Args:
@@ -81,7 +81,7 @@ def opened(line: bytes, previous: bytes) -> bytes | None:
     return digest if digest.hex().encode("ascii") == line[cut + 11 : -2] else None
 
 
-def looks_whole(line: bytes) -> bool:
+def has_line_form(line: bytes) -> bool:
     """Return whether a line has the form of a complete one, without checking its digest."""
     cut = len(line) - TRAILER
     return cut >= 1 and line[:1] == b"{" and line[cut : cut + 11] == MARK and line[-2:] == _END
@@ -98,9 +98,9 @@ def is_torn(tail: bytes, offset: int) -> bool:
         tail: everything after the last good line, up to the end of the file.
         offset: its offset in the file.
     """
-    if b"\n" not in tail and not looks_whole(tail) and not looks_whole(tail[:-1]):
+    if b"\n" not in tail and not has_line_form(tail) and not has_line_form(tail[:-1]):
         return True
-    if any(looks_whole(line) and 0 not in line for line in tail.split(b"\n")[1:]):
+    if any(has_line_form(line) and 0 not in line for line in tail.split(b"\n")[1:]):
         return False
     return has_zero_sector(tail, offset)
 
@@ -172,7 +172,7 @@ class Cut:
     started_at: str = ""
     generation: bool = False
 
-    def document(self) -> dict[str, Any]:
+    def to_document(self) -> dict[str, Any]:
         """Return the cut as stored in the adoption line, without fields that an earlier version would refuse."""
         adopts = attrs.asdict(self)
         beside = {name: adopts.pop(name) for name in _BESIDE}
@@ -216,7 +216,7 @@ class Record:
     def head(self) -> Mapping[str, Any]:
         """The checkpoint's fields, or `{"deletes": [sequence, …]}`."""
         if self._head is None:  # a plain line
-            self._head, _ = _parted(json.loads(self.line))
+            self._head, _ = _split_document(json.loads(self.line))
         return self._head
 
     @property
@@ -293,7 +293,7 @@ class Segment:
         return found
 
 
-def removed_by(records: Sequence[Record]) -> set[int]:
+def find_removed(records: Sequence[Record]) -> set[int]:
     """Return the sequences that records remove. A save that names its own sequence removes only an earlier record with it.
 
     Args:
@@ -315,14 +315,14 @@ def read_header(data: bytes) -> tuple[dict[str, Any], int, bytes]:
         SegmentDamagedError: the header is incomplete. That is damage: it was synced before the segment got its name.
     """
     end = data.find(b"\n")
-    digest = opened(data[:end], START) if end > 0 else None
+    digest = verify_line(data[:end], START) if end > 0 else None
     if digest is None:
         raise SegmentDamagedError(0, "the header does not match its checksum")
     header: dict[str, Any] = json.loads(data[:end])
     return header, end + 1, digest
 
 
-def signed_header(data: bytes, end: int) -> bytes:
+def extract_header(data: bytes, end: int) -> bytes:
     """Return the body of a header, with its authentication.
 
     Args:
@@ -354,7 +354,7 @@ def read_segment(data: bytes, *, number: int, cut: Cut | None = None, seal: Line
     misses = _MOST_MISSES if is_pack or seal is not None else 0
     while position < limit:
         if misses < _MOST_MISSES and (place or number == 1):
-            found_here, position, digest = _records_at(data, position, limit, digest, number)
+            found_here, position, digest = _read_records(data, position, limit, digest, number)
             records += found_here
             place += len(found_here)
             misses = 0 if found_here else misses + 1
@@ -362,23 +362,23 @@ def read_segment(data: bytes, *, number: int, cut: Cut | None = None, seal: Line
                 break
         end = data.find(b"\n", position, limit)
         line = data[position : limit if end < 0 else end]
-        found = opened(line, digest) if end >= 0 else None
+        found = verify_line(line, digest) if end >= 0 else None
         if found is None:
-            line, found, end, notice = _at_damage(data, position, digest, cut)
+            line, found, end, notice = _handle_damage(data, position, digest, cut)
             if found is None:
                 break
         place += 1
-        plain = _plain(line, position, place, digest, seal)
+        plain = _unseal_line(line, position, place, digest, seal)
         if is_pack and plain.startswith(_SECTION):
-            attempt, section = _section(plain, position)
+            attempt, section = _parse_section(plain, position)
             sections[attempt], records = section, section.records
         elif place == 1 and number > 1:
-            adoption = _adoption(plain, position, number)
+            adoption = _parse_adoption(plain, position, number)
         else:
-            head, results = _record(plain, position)
+            head, results = _parse_record(plain, position)
             unsealed = None if plain is line else plain
             made = Record(line, 0, len(line), end + 1, attempt if is_pack else number, number, unsealed=unsealed)
-            _fill(made, head, results)
+            _fill_record(made, head, results)
             records.append(made)
         position, digest = end + 1, found
     if cut is not None:
@@ -388,13 +388,13 @@ def read_segment(data: bytes, *, number: int, cut: Cut | None = None, seal: Line
     return Segment(header, adoption, [] if is_pack else records, notice, seal, sections, digest)
 
 
-def _plain(line: bytes, position: int, place: int, previous: bytes, seal: LineSeal | None) -> bytes:
+def _unseal_line(line: bytes, position: int, place: int, previous: bytes, seal: LineSeal | None) -> bytes:
     """Return a line as it was before sealing, with its own trailer."""
     if seal is None and not line.startswith(PACKED):
         return line
     body = line[:-TRAILER]
     try:
-        found = sealing.lines.inflated(body) if seal is None else seal.opened(body, place, previous)
+        found = sealing.lines.inflate(body) if seal is None else seal.open(body, place, previous)
     except SealBrokenError as broken:
         raise SegmentDamagedError(position, f"a record does not open: {broken}") from broken
     if found.startswith(PACKED):
@@ -415,32 +415,32 @@ def read_adoption(data: bytes, *, number: int, seal: LineSeal | None = None) -> 
     """
     _, position, digest = read_header(data)
     end = data.find(b"\n", position)
-    if end < 0 or data.find(b"\n", end + 1) < 0 or opened(data[position:end], digest) is None:
+    if end < 0 or data.find(b"\n", end + 1) < 0 or verify_line(data[position:end], digest) is None:
         segment = read_segment(data, number=number, seal=seal)
         return segment.adoption if segment.is_begun else None
-    return _adoption(_plain(data[position:end], position, 1, digest, seal), position, number)
+    return _parse_adoption(_unseal_line(data[position:end], position, 1, digest, seal), position, number)
 
 
-def _at_damage(data: bytes, position: int, digest: bytes, cut: Cut | None) -> tuple[bytes, bytes | None, int, str]:
+def _handle_damage(data: bytes, position: int, digest: bytes, cut: Cut | None) -> tuple[bytes, bytes | None, int, str]:
     """Handle a line that does not match: take the copy of the last adopted line, drop a torn end, or raise for damage."""
     if cut is not None:
         copy = cut.last_line.encode()
-        found = opened(copy, digest) if position + len(copy) + 1 == cut.size else None
+        found = verify_line(copy, digest) if position + len(copy) + 1 == cut.size else None
         if found is None or found.hex() != cut.digest:
             raise SegmentDamagedError(position, "a record does not match its checksum")
         return copy, found, cut.size - 1, f"the last record was restored from its copy in segment {cut.segment + 1}"
     tail = data[position:]
     # If only the first or last byte of a record is in a sector that never reached the disk, the record can be restored.
     for whole, end in ((tail, len(tail)), (tail[:-1], len(tail) - 1)) if b"\n" not in tail else ():
-        found = opened(whole, digest)
+        found = verify_line(whole, digest)
         if found is not None and (end == len(tail) or tail[-1] == 0):
             return whole, found, position + end, "the last record lacked its line feed"
-    if tail[:1] == b"\0" and tail[-1:] == b"\n" and (found := opened(b"{" + tail[1:-1], digest)) is not None:
+    if tail[:1] == b"\0" and tail[-1:] == b"\n" and (found := verify_line(b"{" + tail[1:-1], digest)) is not None:
         return b"{" + tail[1:-1], found, position + len(tail) - 1, "the last record lacked its first byte"
     if is_torn(tail, position):
         return b"", None, position, f"a torn record of {len(tail)} bytes at its end was dropped"
     first = tail.split(b"\n", 1)[0]
-    what = "does not match its checksum" if looks_whole(first) else "is not whole"
+    what = "does not match its checksum" if has_line_form(first) else "is not whole"
     raise SegmentDamagedError(position, f"a record {what}")
 
 
@@ -449,7 +449,7 @@ def _check_cut(cut: Cut, records: list[Record], position: int, digest: bytes) ->
         raise SegmentDamagedError(position, f"it ends before byte {cut.size}, up to which a later segment continues it")
 
 
-def _adoption(line: bytes, position: int, number: int) -> Cut:
+def _parse_adoption(line: bytes, position: int, number: int) -> Cut:
     document = json.loads(line)
     try:
         beside = {name: document[name] for name in _BESIDE if name in document}
@@ -461,7 +461,7 @@ def _adoption(line: bytes, position: int, number: int) -> Cut:
     return cut
 
 
-def _section(line: bytes, position: int) -> tuple[int, Segment]:
+def _parse_section(line: bytes, position: int) -> tuple[int, Segment]:
     document = json.loads(line)
     try:
         continues = document["continues"]
@@ -472,7 +472,7 @@ def _section(line: bytes, position: int) -> tuple[int, Segment]:
         ) from error
 
 
-def _record(line: bytes, position: int) -> tuple[dict[str, Any], list[Any]]:
+def _parse_record(line: bytes, position: int) -> tuple[dict[str, Any], list[Any]]:
     """Return the head of a line and the documents of its results."""
     if not line.startswith(RESULTS):
         return json.loads(line), []
@@ -480,7 +480,7 @@ def _record(line: bytes, position: int) -> tuple[dict[str, Any], list[Any]]:
         text = line.decode()
         # All at once: one by one, the keys would be created again for each (2.6 instead of 1.7 µs per result).
         results, at = _scan(text, _ARRAY)
-        return _parted({"step_results": results, **json.loads("{" + text[at + 1 :])})
+        return _split_document({"step_results": results, **json.loads("{" + text[at + 1 :])})
     except (
         StopIteration,
         ValueError,
@@ -490,7 +490,7 @@ def _record(line: bytes, position: int) -> tuple[dict[str, Any], list[Any]]:
         raise SegmentDamagedError(position, "a record is not JSON of this format") from error
 
 
-def _parted(document: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+def _split_document(document: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     """Return the head of a parsed line, with omitted fields filled in, and the documents of its results."""
     results: list[Any] = document.pop("step_results")
     if results and "checkpoint_id" not in document:  # omitted if it is the path of the step before the checkpoint
@@ -499,20 +499,22 @@ def _parted(document: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     return document, results
 
 
-def _fill(record: Record, head: dict[str, Any], results: Sequence[Any]) -> None:
+def _fill_record(record: Record, head: dict[str, Any], results: Sequence[Any]) -> None:
     record._head, record.results, record.deletes = head, results, head.get("deletes")
     if record.deletes is None and type(sequence := head.get("sequence")) is int:
         record.sequence = sequence
 
 
 @functools.cache
-def _plain_end() -> Callable[[bytes, int], re.Match[bytes] | None]:
+def _compile_plain_end() -> Callable[[bytes, int], re.Match[bytes] | None]:
     """Return a function that matches the rest of a line with one plain result, after its output."""
     rest = rb'\],"sequence":(?P<sequence>[1-9][0-9]*+),"saved_at":"' + TIME + rb'","sha256":".{64}"\}'
     return re.compile(AFTER_PLAIN_OUTPUT + rest, re.DOTALL).fullmatch
 
 
-def _records_at(data: bytes, position: int, limit: int, digest: bytes, number: int) -> tuple[list[Record], int, bytes]:
+def _read_records(
+    data: bytes, position: int, limit: int, digest: bytes, number: int
+) -> tuple[list[Record], int, bytes]:
     """Read consecutive records with results, many at once.
 
     Stops at any other line (a deletion, a torn end, damage).
@@ -527,7 +529,7 @@ def _records_at(data: bytes, position: int, limit: int, digest: bytes, number: i
         chunk = data[position : end - 1]
         lines = chunk.split(b"\n")
         has_form = chunk.startswith(RESULTS) and chunk.count(_NEXT) == len(lines) - 1
-        proved = _proved(lines, digest, has_form=has_form)
+        proved = _verify_lines(lines, digest, has_form=has_form)
         if not proved:
             break
         is_all = len(proved) == len(lines)
@@ -535,7 +537,7 @@ def _records_at(data: bytes, position: int, limit: int, digest: bytes, number: i
             if not chunk.isascii():
                 chunk.decode()  # fields that are read lazily must be text
             has_tags = chunk.find(TAG) >= 0
-            here = _parsed_lines(data, lines if is_all else lines[: len(proved)], position, number, has_tags=has_tags)
+            here = _parse_lines(data, lines if is_all else lines[: len(proved)], position, number, has_tags=has_tags)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             break
         found += here
@@ -545,7 +547,7 @@ def _records_at(data: bytes, position: int, limit: int, digest: bytes, number: i
     return found, position, digest
 
 
-def _proved(lines: list[bytes], digest: bytes, *, has_form: bool) -> list[bytes]:
+def _verify_lines(lines: list[bytes], digest: bytes, *, has_form: bool) -> list[bytes]:
     """Return the digests of lines with results, up to the first line of another form or outside the chain.
 
     Args:
@@ -557,10 +559,10 @@ def _proved(lines: list[bytes], digest: bytes, *, has_form: bool) -> list[bytes]
     for line in lines:
         digest = sha256(digest + line[:-TRAILER]).digest()
         digests.append(digest)
-    said = b"".join([line[-TRAILER:] for line in lines])
+    stated_trailers = b"".join([line[-TRAILER:] for line in lines])
     between = (_END + MARK).decode()
     whole = b"".join(digests).hex("|", 32).replace("|", between).encode()
-    if has_form and said == MARK + whole + _END:
+    if has_form and stated_trailers == MARK + whole + _END:
         return digests
     proved = 0
     for line, made in zip(lines, digests, strict=True):
@@ -570,9 +572,9 @@ def _proved(lines: list[bytes], digest: bytes, *, has_form: bool) -> list[bytes]
     return digests[:proved]
 
 
-def _parsed_lines(data: bytes, lines: list[bytes], position: int, number: int, *, has_tags: bool) -> list[Record]:
+def _parse_lines(data: bytes, lines: list[bytes], position: int, number: int, *, has_tags: bool) -> list[Record]:
     """Return the records of verified lines that are consecutive in the data of a segment."""
-    end_of, first = _plain_end(), len(RESULTS)
+    end_of, first = _compile_plain_end(), len(RESULTS)
     ends: list[re.Match[bytes] | None] = []
     pieces: list[bytes] = []
     for line in lines:
@@ -592,12 +594,12 @@ def _parsed_lines(data: bytes, lines: list[bytes], position: int, number: int, *
         here.append(record)
         position = stop + 1
         if found is None:
-            _fill(record, *_parted(document))
+            _fill_record(record, *_split_document(document))
             continue
         if "output" not in document:
             document["output"] = None
         if len(document) != 2 or type(document["path"]) is not str:
-            _fill(record, *_parted(json.loads(line)))  # more than a plain result
+            _fill_record(record, *_split_document(json.loads(line)))  # more than a plain result
             continue
         origin, arguments, sequence = found.groups()
         if (known := origins.get(origin)) is None:
@@ -618,7 +620,7 @@ def fill_in(head: dict[str, Any]) -> None:
         head.setdefault("results", sequence - 1)
 
 
-def canonical_results(records: Iterable[Record]) -> list[bytes]:
+def extract_results(records: Iterable[Record]) -> list[bytes]:
     """Return the canonical bytes of the results in records, as read."""
     lines = (record.opened for record in records)
     return [result for line in lines if line.startswith(RESULTS) for result in split_record(line)[0]]

@@ -17,7 +17,7 @@ from flowckpt.core.records.listing import Owner
 from flowckpt.core.system.process import is_alive
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.stores.leases import LeaseHolder
-from flowckpt.stores.log.segment import START, chain_line, opened
+from flowckpt.stores.log.segment import START, chain_line, verify_line
 from flowckpt.stores.objects.bucket import PAGE, Bucket, Listed
 from flowckpt.stores.objects.layout import AttemptKeys, InflationError, number_in, numbers_in, unpacked
 
@@ -68,7 +68,7 @@ def is_whole(content: bytes) -> bool:
     Args:
         content: the content of its object.
     """
-    return content[-1:] == b"\n" and opened(content[:-1], START) is not None
+    return content[-1:] == b"\n" and verify_line(content[:-1], START) is not None
 
 
 # The end of an attempt: the object at the number where its next record would have been.
@@ -122,7 +122,7 @@ def end_in(content: bytes) -> AttemptEnd:
     Raises:
         ValueError: it is damaged.
     """
-    if content[-1:] != b"\n" or opened(content[:-1], START) is None:
+    if content[-1:] != b"\n" or verify_line(content[:-1], START) is None:
         raise ValueError("the end of an attempt does not match its checksum")
     said = json.loads(content)
     return AttemptEnd(said["kind"], said["at"], said["token"], said.get("run"))

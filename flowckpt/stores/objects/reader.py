@@ -28,7 +28,7 @@ from flowckpt.errors import (
     FlowckptError,
 )
 from flowckpt.stores.base import Finding, RunSurvey
-from flowckpt.stores.log.image import LoadedRun, LogRuns, RunImage, info_in, read_run
+from flowckpt.stores.log.image import LoadedRun, LogRuns, RunImage, make_run_info, read_run
 from flowckpt.stores.objects.attempt import (
     AttemptContent,
     AttemptTail,
@@ -216,7 +216,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
             raise corrupt(notice.partition(":")[0], workflow_id, "a record does not match its checksum")
         return image
 
-    def loaded(self, workflow_id: str, attempt: int | None = None) -> RunRead:
+    def load_run(self, workflow_id: str, attempt: int | None = None) -> RunRead:
         """Read a run, as it is or as an attempt left it."""
         return self.read(workflow_id, below=None if attempt is None else attempt + 1)
 
@@ -511,7 +511,7 @@ def _from_records(
     # After a deletion, the newest checkpoint is known only from the whole run; in an earlier version, so is the start.
     if "sequence" not in head or "sequence" not in tip or started_at is None:
         return latest_of(workflow_id)
-    return info_in(workflow_id, at.attempt, started_at, head, tip)
+    return make_run_info(workflow_id, at.attempt, started_at, head, tip)
 
 
 def _started_at(first: bytes, head: Mapping[str, Any]) -> datetime | None:

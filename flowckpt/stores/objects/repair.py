@@ -22,7 +22,7 @@ from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError
 from flowckpt.stores.base import Finding, refuse_failed
 from flowckpt.stores.content import check_values
 from flowckpt.stores.log.image import RunImage, read_run
-from flowckpt.stores.log.segment import START, opened
+from flowckpt.stores.log.segment import START, verify_line
 from flowckpt.stores.objects.attempt import (
     CLEARED,
     FENCED,
@@ -331,12 +331,12 @@ class _Repair:
 def _followed(body: bytes | None, digest: bytes, spare: set[bytes], lost_values: set[str]) -> tuple[bytes, bytes, str]:
     """Return the lines of an object that follow a digest, the digest after them, and the damage of the rest."""
     lines = [] if body is None else body.splitlines(keepends=True)
-    if lines[0:1] == [] or opened(lines[0][:-1], digest) is None:
+    if lines[0:1] == [] or verify_line(lines[0][:-1], digest) is None:
         lines = _from_spare(digest, spare) or lines
     kept: list[bytes] = []
     why = "" if lines else "it is missing or unreadable"
     for line in lines:
-        following = opened(line[:-1], digest) if line[-1:] == b"\n" else None
+        following = verify_line(line[:-1], digest) if line[-1:] == b"\n" else None
         named = next((value for value in lost_values if value.encode() in line), None)
         if following is None:
             why = "a record does not match its checksum"
@@ -356,7 +356,7 @@ def _from_spare(digest: bytes, spare: set[bytes]) -> list[bytes]:
     found: list[bytes] = []
     while not found or found[-1].startswith(_ADOPTION):
         for line in spare:
-            following = opened(line[:-1], digest)
+            following = verify_line(line[:-1], digest)
             if following is not None:
                 found.append(line)
                 digest = following

@@ -66,8 +66,8 @@ class ObjectRunWriter(RunWriter):
     def _adopt_history(self, view: HistoryView, first: CheckpointData | None = None) -> tuple[list[bytes], HistoryView]:
         if self.attempt == 1:
             return [], self.saved
-        cut = self._image.cut_for(view, first)
-        document = cut.document()
+        cut = self._image.find_cut(view, first)
+        document = cut.to_document()
         document["adopts"]["last_line"] = ""  # an object exists or not: no copy is needed
         return [dumps(document)[:-1].encode()], view.history.view(cut.results)
 

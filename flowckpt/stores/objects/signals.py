@@ -117,7 +117,7 @@ def read_signal(body: bytes, workflow_id: str, key: str) -> Signal:
     """
     try:
         line = unpacked(body)
-        if line[-1:] != b"\n" or lines.opened(line[:-1], lines.START) is None:
+        if line[-1:] != b"\n" or lines.verify_line(line[:-1], lines.START) is None:
             raise _damaged(workflow_id, key, "its checksum does not match")
         said = json.loads(line)
         if said["workflow_id"] != workflow_id:

@@ -14,7 +14,7 @@ from flowckpt.core.system.blocking import run_blocking
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.filesystem import FileSystem, PosixFileSystem, held_open
 from flowckpt.errors import StoreSpecError
-from flowckpt.stores.file.directory import StartedSteps, read_file, replace_unsynced, started_in
+from flowckpt.stores.file.directory import StartedSteps, parse_started_steps, read_file, replace_unsynced
 from flowckpt.stores.file.layout import run_directory
 from flowckpt.stores.sql.runs import SqlRuns
 from flowckpt.stores.sql.store import SqlCheckpointStore
@@ -192,7 +192,7 @@ class StartedStepFiles:
         """Return the latest attempt that noted steps, and these steps; attempt 0 without a note."""
         try:
             with self._directory() as directory:
-                return started_in(read_file(self._filesystem, directory, run_directory(workflow_id)))
+                return parse_started_steps(read_file(self._filesystem, directory, run_directory(workflow_id)))
         except OSError:
             return 0, ()
 

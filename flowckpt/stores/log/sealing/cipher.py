@@ -45,7 +45,7 @@ class Cipher:
         check_installed()
         self._aead = external.aead.AESGCM(key)
 
-    def encrypted(self, data: bytes, number: int, bound: bytes) -> bytes:
+    def encrypt(self, data: bytes, number: int, bound: bytes) -> bytes:
         """Encrypt and authenticate data.
 
         Args:
@@ -63,13 +63,13 @@ class Cipher:
             for part in range(parts)
         )
 
-    def decrypted(self, data: bytes, number: int, bound: bytes) -> bytes:
-        """Decrypt what `encrypted` returned.
+    def decrypt(self, data: bytes, number: int, bound: bytes) -> bytes:
+        """Decrypt what `encrypt` returned.
 
         Args:
-            data: what `encrypted` returned.
-            number: the same as for `encrypted`.
-            bound: the same as for `encrypted`.
+            data: what `encrypt` returned.
+            number: the same as for `encrypt`.
+            bound: the same as for `encrypt`.
 
         Raises:
             SealBrokenError: the data, the number, `bound` or the key differs.
@@ -102,7 +102,7 @@ _GZIP_WINDOW = 31
 _GAIN = 0.9
 
 
-def chosen(compression: str) -> str:
+def choose_method(compression: str) -> str:
     """Return the method for a setting: `gzip`, `zstd`, or an empty string for none.
 
     Args:
@@ -120,11 +120,11 @@ def chosen(compression: str) -> str:
     if compression == "auto":
         return ZSTD if _has_zstd() else GZIP
     if compression == ZSTD and not _has_zstd():
-        raise _missing()
+        raise _missing_zstd_error()
     return "" if compression == "none" else compression
 
 
-def packed(data: bytes, method: str, *, most: float = _GAIN) -> bytes | None:
+def pack(data: bytes, method: str, *, most: float = _GAIN) -> bytes | None:
     """Compress data; None if that saves too little.
 
     Args:
@@ -142,7 +142,7 @@ def packed(data: bytes, method: str, *, most: float = _GAIN) -> bytes | None:
     return found if len(found) <= len(data) * most else None
 
 
-def unpacked(data: bytes, method: str, size: int) -> bytes:
+def unpack(data: bytes, method: str, size: int) -> bytes:
     """Decompress data.
 
     Args:
@@ -157,9 +157,9 @@ def unpacked(data: bytes, method: str, size: int) -> bytes:
     if not 0 <= size <= LARGEST:
         raise SealBrokenError(f"it claims to unpack to {size} bytes, but at most {LARGEST} are ever packed")
     if method == ZSTD:
-        found, is_whole = _unpacked_zstd(data, size)
+        found, is_whole = _unpack_zstd(data, size)
     elif method == GZIP:
-        found, is_whole = _unpacked_gzip(data, size)
+        found, is_whole = _unpack_gzip(data, size)
     else:
         raise SealBrokenError(f"it is packed by {method!r:.40}, which this version does not know")
     if len(found) != size or not is_whole:
@@ -167,7 +167,7 @@ def unpacked(data: bytes, method: str, size: int) -> bytes:
     return found
 
 
-def _unpacked_gzip(data: bytes, size: int) -> tuple[bytes, bool]:
+def _unpack_gzip(data: bytes, size: int) -> tuple[bytes, bool]:
     unpacker = zlib.decompressobj(_GZIP_WINDOW)
     try:
         found = unpacker.decompress(data, size + 1)
@@ -176,9 +176,9 @@ def _unpacked_gzip(data: bytes, size: int) -> tuple[bytes, bool]:
     return found, unpacker.eof and not unpacker.unused_data
 
 
-def _unpacked_zstd(data: bytes, size: int) -> tuple[bytes, bool]:
+def _unpack_zstd(data: bytes, size: int) -> tuple[bytes, bool]:
     if not _has_zstd():
-        raise _missing()
+        raise _missing_zstd_error()
     unpacker = external.zstd.ZstdDecompressor()
     try:
         found = unpacker.decompress(data, size + 1)
@@ -194,7 +194,7 @@ def _has_zstd() -> bool:
         return False
 
 
-def _missing() -> SettingError:
+def _missing_zstd_error() -> SettingError:
     return SettingError(
         "zstd needs the package backports.zstd on Python before 3.14, which is not installed",
         setting="compression",

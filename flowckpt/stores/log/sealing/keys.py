@@ -28,7 +28,7 @@ USES = (AUTHENTICATE, ENCRYPT)
 _PROVED = b"a key of this store: "
 
 
-def derived(secret: bytes, *origin: bytes, purpose: bytes, length: int = 32) -> bytes:
+def derive_key(secret: bytes, *origin: bytes, purpose: bytes, length: int = 32) -> bytes:
     """Derive a key for a purpose and an origin (HKDF of RFC 5869 with SHA-256).
 
     Args:
@@ -63,15 +63,15 @@ class Key:
             raise ValueError(f"a key has {SECRET_BYTES} bytes, not {len(self.secret)}")
         if self.use not in USES:
             raise ValueError(f"the use of a key is one of {', '.join(USES)}, not {self.use!r}")
-        object.__setattr__(self, "id", derived(self.secret, purpose=b"id", length=8).hex())
+        object.__setattr__(self, "id", derive_key(self.secret, purpose=b"id", length=8).hex())
 
-    def proof_for(self, store_id: str) -> str:
+    def make_proof(self, store_id: str) -> str:
         """Return a proof for a store, in hex, which only a holder of the key can compute; it reveals nothing about the key.
 
         Args:
             store_id: the store.
         """
-        bound = derived(self.secret, store_id.encode("utf-8", "surrogatepass"), purpose=b"proof of key")
+        bound = derive_key(self.secret, store_id.encode("utf-8", "surrogatepass"), purpose=b"proof of key")
         return hmac.digest(bound, _PROVED + self.id.encode() + b" " + self.use.encode(), "sha256").hex()
 
 
@@ -146,7 +146,7 @@ def read_key_file(path: str | os.PathLike[str]) -> KeyRing:
             remedy="Name the file, or remove the setting for a store without a key.",
         )
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
+        with open(path, "rb", opener=_open_nonblocking) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise KeyFileError(
@@ -166,8 +166,8 @@ def read_key_file(path: str | os.PathLike[str]) -> KeyRing:
             remedy=f"Create one with 'flowckpt store key new {shown}', or correct the path.",
         ) from error
     if len(text) > _MOST_BYTES:
-        raise _no_key_file(shown, "it is too large")
-    return KeyRing(_parsed(text, shown))
+        raise _key_file_error(shown, "it is too large")
+    return KeyRing(_parse_keys(text, shown))
 
 
 def write_key_file(path: str | os.PathLike[str], keys: Sequence[Key], *, is_new: bool) -> None:
@@ -185,8 +185,8 @@ def write_key_file(path: str | os.PathLike[str], keys: Sequence[Key], *, is_new:
     draft = target.with_name(f".{target.name}.{token_hex(8)}")
     try:
         try:
-            with open(draft, "xb", opener=_private) as file:
-                file.write(_document(keys))
+            with open(draft, "xb", opener=_open_private) as file:
+                file.write(_encode_keys(keys))
                 file.flush()
                 os.fsync(file.fileno())
             if is_new:
@@ -211,8 +211,8 @@ def write_key_file(path: str | os.PathLike[str], keys: Sequence[Key], *, is_new:
         ) from error
 
 
-def _document(keys: Sequence[Key]) -> bytes:
-    said = [
+def _encode_keys(keys: Sequence[Key]) -> bytes:
+    entries = [
         {
             "id": key.id,
             "use": key.use,
@@ -221,26 +221,27 @@ def _document(keys: Sequence[Key]) -> bytes:
         }
         for key in keys
     ]
-    return json.dumps({"flowckpt": "keys", "keys": said}, indent=2).encode() + b"\n"
+    return json.dumps({"flowckpt": "keys", "keys": entries}, indent=2).encode() + b"\n"
 
 
-def _parsed(text: bytes, shown: str) -> list[Key]:
+def _parse_keys(text: bytes, shown: str) -> list[Key]:
     if not text.strip():
-        raise _no_key_file(shown, "it is empty")
+        raise _key_file_error(shown, "it is empty")
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        raise _no_key_file(shown, "it is not valid JSON") from None  # the cause would quote text that may be a secret
+        # without the cause, which would quote text that may be a secret
+        raise _key_file_error(shown, "it is not valid JSON") from None
     entries = document.get("keys") if isinstance(document, dict) and document.get("flowckpt") == "keys" else None
     if not isinstance(entries, list) or not entries:
-        raise _no_key_file(shown, "it has no keys")
-    keys = [_key(entry, number, shown) for number, entry in enumerate(entries, 1)]
+        raise _key_file_error(shown, "it has no keys")
+    keys = [_parse_key(entry, number, shown) for number, entry in enumerate(entries, 1)]
     if len({key.id for key in keys}) < len(keys):
-        raise _no_key_file(shown, "it has a duplicate key")
+        raise _key_file_error(shown, "it has a duplicate key")
     return keys
 
 
-def _key(entry: Any, number: int, shown: str) -> Key:
+def _parse_key(entry: Any, number: int, shown: str) -> Key:
     problem = "is not an object with 'use' and 'secret'"
     if isinstance(entry, dict) and entry.get("secret") in ("", None) and "secret" in entry:
         problem = "has an empty secret"
@@ -255,10 +256,10 @@ def _key(entry: Any, number: int, shown: str) -> Key:
             if entry.get("id", key.id) == key.id:
                 return key
             problem = f"has the id {entry['id']!r:.40}, but its secret has the id {key.id}"
-    raise _no_key_file(shown, f"key {number} {problem}") from None
+    raise _key_file_error(shown, f"key {number} {problem}") from None
 
 
-def _no_key_file(shown: str, detail: str) -> KeyFileError:
+def _key_file_error(shown: str, detail: str) -> KeyFileError:
     return KeyFileError(
         f"{shown} is not a key file: {detail}",
         path=shown,
@@ -266,9 +267,9 @@ def _no_key_file(shown: str, detail: str) -> KeyFileError:
     )
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE)
 
 
-def _without_waiting(path: str, flags: int) -> int:
+def _open_nonblocking(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -39,8 +39,8 @@ from typing import Any
 
 import attrs
 
-from flowckpt.stores.log.sealing.cipher import GZIP, PART, TAG, ZSTD, Cipher, packed, unpacked
-from flowckpt.stores.log.sealing.keys import ENCRYPT, Key, KeyRing, derived
+from flowckpt.stores.log.sealing.cipher import GZIP, PART, TAG, ZSTD, Cipher, pack, unpack
+from flowckpt.stores.log.sealing.keys import ENCRYPT, Key, KeyRing, derive_key
 from flowckpt.stores.log.sealing.protection import SealBrokenError
 from flowckpt.stores.log.segment import PACKED
 
@@ -78,7 +78,7 @@ class Origin:
             purpose: the use of the derived key.
         """
         parts = (self.store_id, self.workflow_id, str(self.number), self.nonce)
-        return derived(key.secret, *(part.encode("utf-8", "surrogatepass") for part in parts), purpose=purpose)
+        return derive_key(key.secret, *(part.encode("utf-8", "surrogatepass") for part in parts), purpose=purpose)
 
 
 class LineSeal:
@@ -130,7 +130,7 @@ class LineSeal:
             return "not verified"
         return f"{'encrypted' if self._cipher is not None else 'authenticated'} with key {self.key.id}"
 
-    def authenticated(self, body: bytes, number: int, previous: bytes) -> bytes:
+    def authenticate(self, body: bytes, number: int, previous: bytes) -> bytes:
         """Return a readable body (a header, a note), authenticated if there is a key.
 
         Args:
@@ -140,7 +140,7 @@ class LineSeal:
         """
         return body if self._mac_key is None else b'%b%b%b"' % (body, _MAC, self._mac(body, number, previous))
 
-    def sealed(self, body: bytes, number: int, previous: bytes) -> bytes:
+    def seal(self, body: bytes, number: int, previous: bytes) -> bytes:
         """Return the sealed form of a body.
 
         Args:
@@ -151,18 +151,18 @@ class LineSeal:
         methods, head, data = [], "", body
         if self.compression and len(body) >= SMALLEST:
             most = 0.9 if self._cipher else _BASE64_PAYS
-            if (found := packed(body, self.compression, most=most)) is not None:
+            if (found := pack(body, self.compression, most=most)) is not None:
                 methods, head, data = [self.compression], f',"size":{len(body)}', found
         if self._cipher is not None:
             mark = f'{{"packed":"{",".join([*methods, _CIPHER])}"{head}'.encode()
-            data = self._cipher.encrypted(data, number, _place(number, previous) + mark)
+            data = self._cipher.encrypt(data, number, _encode_place(number, previous) + mark)
             return b'%b%b%b"' % (mark, _DATA, b2a_base64(data, newline=False))
         if methods:
             mark = f'{{"packed":"{methods[0]}"{head}'.encode()
             body = b'%b%b%b"' % (mark, _DATA, b2a_base64(data, newline=False))
-        return self.authenticated(body, number, previous)
+        return self.authenticate(body, number, previous)
 
-    def opened(self, body: bytes, number: int, previous: bytes) -> bytes:
+    def open(self, body: bytes, number: int, previous: bytes) -> bytes:
         """Return the original of a sealed body.
 
         Args:
@@ -174,20 +174,20 @@ class LineSeal:
             SealBrokenError: it does not open at that place.
         """
         if self._cipher is None:
-            body = self.verified(body, number, previous)
-            return inflated(body) if body.startswith(PACKED) else body
+            body = self.verify(body, number, previous)
+            return inflate(body) if body.startswith(PACKED) else body
         mark, data = _parts(body)
         methods, size = _methods_and_size(mark)
         if methods[-1:] != [_CIPHER]:
             raise SealBrokenError("it is not encrypted, as every line of its segment is")
-        found = self._cipher.decrypted(data, number, _place(number, previous) + mark)
-        return _unpacked(found, methods[:-1], size)
+        found = self._cipher.decrypt(data, number, _encode_place(number, previous) + mark)
+        return _unpack_by(found, methods[:-1], size)
 
-    def verified(self, body: bytes, number: int, previous: bytes) -> bytes:
+    def verify(self, body: bytes, number: int, previous: bytes) -> bytes:
         """Return a body without its authentication.
 
         Args:
-            body: what `authenticated` returned.
+            body: what `authenticate` returned.
             number: the number of its line.
             previous: the digest of the line before.
 
@@ -203,7 +203,7 @@ class LineSeal:
             raise SealBrokenError("its authentication does not match: it was changed, moved, or made without the key")
         return body[:cut]
 
-    def encrypted_hint(self, hint: bytes, number: int) -> bytes:
+    def encrypt_hint(self, hint: bytes, number: int) -> bytes:
         """Return a hint that is stored next to the segment, encrypted if the lines are.
 
         Args:
@@ -212,13 +212,13 @@ class LineSeal:
         """
         if self._hints is None:
             return hint
-        return b"%d:%b" % (number, b2a_base64(self._hints.encrypted(hint, number, b""), newline=False))
+        return b"%d:%b" % (number, b2a_base64(self._hints.encrypt(hint, number, b""), newline=False))
 
-    def decrypted_hint(self, stored: bytes) -> bytes:
+    def decrypt_hint(self, stored: bytes) -> bytes:
         """Return the original of a hint.
 
         Args:
-            stored: what `encrypted_hint` returned.
+            stored: what `encrypt_hint` returned.
 
         Raises:
             SealBrokenError: it does not open.
@@ -227,17 +227,17 @@ class LineSeal:
             return stored
         number, _, text = stored.partition(b":")
         try:
-            return self._hints.decrypted(a2b_base64(text, strict_mode=True), int(number), b"")
+            return self._hints.decrypt(a2b_base64(text, strict_mode=True), int(number), b"")
         except (ValueError, OverflowError) as error:
             raise SealBrokenError("a hint is damaged") from error
 
     def _mac(self, body: bytes, number: int, previous: bytes) -> bytes:
         assert self._mac_key is not None
-        made = hmac.digest(self._mac_key, _place(number, previous) + body, "sha256")
+        made = hmac.digest(self._mac_key, _encode_place(number, previous) + body, "sha256")
         return b2a_base64(made, newline=False)
 
 
-def inflated(body: bytes) -> bytes:
+def inflate(body: bytes) -> bytes:
     """Unpack a body that was only packed.
 
     Args:
@@ -250,16 +250,16 @@ def inflated(body: bytes) -> bytes:
     methods, size = _methods_and_size(mark)
     if _CIPHER in methods:
         raise SealBrokenError("it is encrypted, but its segment's header names no encryption")
-    return _unpacked(data, methods, size)
+    return _unpack_by(data, methods, size)
 
 
-def _unpacked(data: bytes, methods: list[str], size: int) -> bytes:
+def _unpack_by(data: bytes, methods: list[str], size: int) -> bytes:
     if len(methods) > 1:
         raise SealBrokenError(f"it is packed by {', '.join(methods)!r:.80}, which this version does not know")
-    return unpacked(data, methods[0], size) if methods else data
+    return unpack(data, methods[0], size) if methods else data
 
 
-def _place(number: int, previous: bytes) -> bytes:
+def _encode_place(number: int, previous: bytes) -> bytes:
     return number.to_bytes(8, "big") + previous
 
 
@@ -304,7 +304,7 @@ class ValueSeal:
         self._ring = ring
         self._compression = compression
 
-    def sealed(self, digest: str, content: bytes) -> tuple[str, bytes]:
+    def seal(self, digest: str, content: bytes) -> tuple[str, bytes]:
         """Return the name and the bytes of the file for a value.
 
         Args:
@@ -312,15 +312,17 @@ class ValueSeal:
             content: the content.
         """
         key = None if self._ring is None else self._ring.newest
-        found = packed(content, self._compression) if self._compression else None
+        found = pack(content, self._compression) if self._compression else None
         method = "" if found is None else self._compression
         data = content if found is None else found
         if key is None or key.use != ENCRYPT:
             return digest + _SUFFIXES.get(method, ""), data
         nonce = token_hex(32)
-        said = {"flowckpt": "value", "key": key.id, "nonce": nonce, "packed": f"{method},{_CIPHER}".lstrip(",")}
-        head = json.dumps(said, separators=(",", ":")).encode() + b"\n"
-        return self._name(key, digest), head + self._cipher(key, nonce).encrypted(data, 0, head + digest.encode())
+        fields = {"flowckpt": "value", "key": key.id, "nonce": nonce, "packed": f"{method},{_CIPHER}".lstrip(",")}
+        head = json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+        return self._keyed_name(key, digest), head + self._make_cipher(key, nonce).encrypt(
+            data, 0, head + digest.encode()
+        )
 
     @staticmethod
     def most_bytes(size: int) -> int:
@@ -340,7 +342,7 @@ class ValueSeal:
         plain = [digest, *(digest + suffix for suffix in _METHODS)]
         if self._ring is None or self._store_id() is None:
             return plain
-        keyed = [self._name(key, digest) for key in self._ring.keys]
+        keyed = [self._keyed_name(key, digest) for key in self._ring.keys]
         return [*keyed, *plain] if self._ring.newest.use == ENCRYPT else [*plain, *keyed]
 
     def encrypted_name(self, digest: str) -> str | None:
@@ -350,9 +352,9 @@ class ValueSeal:
             digest: SHA-256 of the content, in hex.
         """
         key = None if self._ring is None else self._ring.newest
-        return None if key is None or key.use != ENCRYPT else self._name(key, digest)
+        return None if key is None or key.use != ENCRYPT else self._keyed_name(key, digest)
 
-    def opened(self, name: str, data: bytes, digest: str, size: int) -> bytes:
+    def open(self, name: str, data: bytes, digest: str, size: int) -> bytes:
         """Return the value in a file; the caller compares it with the digest.
 
         Args:
@@ -367,14 +369,14 @@ class ValueSeal:
         if name == digest:
             return data
         if name.endswith(SEALED):
-            return self._decrypted(data, digest, size)
-        return unpacked(data, _METHODS[name.removeprefix(digest)], size)
+            return self._decrypt(data, digest, size)
+        return unpack(data, _METHODS[name.removeprefix(digest)], size)
 
-    def _decrypted(self, data: bytes, digest: str, size: int) -> bytes:
+    def _decrypt(self, data: bytes, digest: str, size: int) -> bytes:
         head, line_end, rest = data.partition(b"\n")
         try:
-            said = json.loads(head)
-            key_id, nonce, methods = str(said["key"]), str(said["nonce"]), str(said["packed"]).split(",")
+            fields = json.loads(head)
+            key_id, nonce, methods = str(fields["key"]), str(fields["nonce"]), str(fields["packed"]).split(",")
         except (ValueError, LookupError, TypeError) as error:
             raise SealBrokenError("the head of a sealed value is damaged") from error
         key = None if self._ring is None else self._ring.get(key_id)
@@ -382,14 +384,14 @@ class ValueSeal:
             raise SealBrokenError("the head of a sealed value names a key that is not available")
         if methods.pop() != _CIPHER or len(methods) > 1:
             raise SealBrokenError(
-                f"a sealed value was packed in a way that this version does not know: {said['packed']!r:.40}"
+                f"a sealed value was packed in a way that this version does not know: {fields['packed']!r:.40}"
             )
-        found = self._cipher(key, nonce).decrypted(rest, 0, head + line_end + digest.encode())
-        return unpacked(found, methods[0], size) if methods else found
+        found = self._make_cipher(key, nonce).decrypt(rest, 0, head + line_end + digest.encode())
+        return unpack(found, methods[0], size) if methods else found
 
-    def _name(self, key: Key, digest: str) -> str:
-        name_key = derived(key.secret, str(self._store_id()).encode(), purpose=b"value names")
+    def _keyed_name(self, key: Key, digest: str) -> str:
+        name_key = derive_key(key.secret, str(self._store_id()).encode(), purpose=b"value names")
         return hmac.digest(name_key, digest.encode(), "sha256").hex() + SEALED
 
-    def _cipher(self, key: Key, nonce: str) -> Cipher:
-        return Cipher(derived(key.secret, str(self._store_id()).encode(), nonce.encode(), purpose=b"values"))
+    def _make_cipher(self, key: Key, nonce: str) -> Cipher:
+        return Cipher(derive_key(key.secret, str(self._store_id()).encode(), nonce.encode(), purpose=b"values"))

@@ -38,8 +38,8 @@ class SealBrokenError(Exception):
 # The protection settings of a store, and the seals that follow from them.
 
 
-def _method(told: str) -> str:
-    return "" if told in ("none", "") else sealing.cipher.chosen(told)
+def _choose_method(compression: str) -> str:
+    return "" if compression in ("none", "") else sealing.cipher.choose_method(compression)
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -54,7 +54,7 @@ class Protection:
     """
 
     ring: KeyRing | None = None
-    compression: str = attrs.field(default="none", converter=_method)
+    compression: str = attrs.field(default="none", converter=_choose_method)
     is_trusting: bool = False
 
     def __attrs_post_init__(self) -> None:
@@ -74,7 +74,7 @@ class Seals:
         self.protection = protection
         self._store_id = store_id
 
-    def for_new(self, workflow_id: str, number: int, nonce: str) -> tuple[dict[str, Any], LineSeal | None]:
+    def make_seal(self, workflow_id: str, number: int, nonce: str) -> tuple[dict[str, Any], LineSeal | None]:
         """Return the header fields and the seal of a new segment; None if it is not sealed.
 
         Args:
@@ -86,12 +86,12 @@ class Seals:
         if ring is None:
             method = self.protection.compression
             return {}, sealing.lines.LineSeal(compression=method) if method else None
-        key, store_id = ring.newest, self._known_id()
+        key, store_id = ring.newest, self._require_store_id()
         origin = sealing.lines.Origin(store_id, workflow_id, number, nonce)
         seal = sealing.lines.LineSeal(compression=self.protection.compression, key=key, origin=origin)
         return seal.header_fields, seal
 
-    def for_pack(self, found: Iterable[LineSeal | None]) -> Seals:
+    def choose_pack_seals(self, found: Iterable[LineSeal | None]) -> Seals:
         """Return the seals for a copy: encrypted records stay encrypted, under the newest encrypting key.
 
         Args:
@@ -105,11 +105,11 @@ class Seals:
         reordered = sealing.keys.KeyRing([first, *(key for key in ring.keys if key.id != first.id)])
         return Seals(attrs.evolve(self.protection, ring=reordered), self._store_id)
 
-    def not_trusting(self) -> Seals:
+    def without_trust(self) -> Seals:
         """Return the same seals, but each record must be authenticated."""
         return Seals(attrs.evolve(self.protection, is_trusting=False), self._store_id)
 
-    def would_make(self, seal: LineSeal | None) -> bool:
+    def is_current(self, seal: LineSeal | None) -> bool:
         """Return whether a seal uses the current key for writing, for the same use.
 
         Args:
@@ -120,7 +120,7 @@ class Seals:
         newest = self.protection.ring.newest
         return seal is not None and seal.key is not None and (seal.key.id, seal.key.use) == (newest.id, newest.use)
 
-    def for_found(self, workflow_id: str, number: int, header: Mapping[str, Any], place: str) -> LineSeal | None:
+    def find_seal(self, workflow_id: str, number: int, header: Mapping[str, Any], place: str) -> LineSeal | None:
         """Return the seal of an existing segment; None if its header names none.
 
         Args:
@@ -136,14 +136,14 @@ class Seals:
             WrongKeyError: it was written with a key that is not available.
             UnsupportedSchemaError: this version does not know its kind of seal.
         """
-        said = header.get("seal")
-        if said is None:
+        seal_fields = header.get("seal")
+        if seal_fields is None:
             return None
-        if not isinstance(said, dict) or any(
-            type(said.get(name)) is not str for name in ("key", "use", "store", "nonce")
+        if not isinstance(seal_fields, dict) or any(
+            type(seal_fields.get(name)) is not str for name in ("key", "use", "store", "nonce")
         ):
             raise SealBrokenError("its header does not say how it is sealed")
-        key_id, use, store, nonce = (said[name] for name in ("key", "use", "store", "nonce"))
+        key_id, use, store, nonce = (seal_fields[name] for name in ("key", "use", "store", "nonce"))
         if use not in sealing.keys.USES:
             raise UnsupportedSchemaError(found=use, supported=1, what=f"seal of {place}")
         ring = self.protection.ring
@@ -151,9 +151,9 @@ class Seals:
             if use == sealing.keys.AUTHENTICATE:
                 return sealing.lines.LineSeal(is_verified=False)
             raise KeyMissingError(workflow_id, key_id=key_id)
-        if store != self._known_id():
+        if store != self._require_store_id():
             raise ForeignRecordError(
-                f"{place} of run {workflow_id!r} belongs to the store {store}, but this is the store {self._known_id()}",
+                f"{place} of run {workflow_id!r} belongs to the store {store}, but this is the store {self._require_store_id()}",
                 workflow_id=workflow_id,
                 found=f"store {store}",
                 remedy="A file was copied between stores; put back the one that belongs here.",
@@ -183,11 +183,12 @@ class Seals:
         """Whether there is a key, so that records must be authentic."""
         return self.protection.ring is not None
 
-    def for_values(self) -> ValueSeal:
-        """Return the seal of the large values."""
+    @property
+    def value_seal(self) -> ValueSeal:
+        """The seal of the large values."""
         return sealing.lines.ValueSeal(self._store_id, self.protection.ring, self.protection.compression)
 
-    def _known_id(self) -> str:
+    def _require_store_id(self) -> str:
         found = self._store_id()
         if found is None:
             raise SealBrokenError("the store has lost its identity: store.json is missing")
@@ -201,14 +202,14 @@ PLAIN = Seals(Protection(), lambda: None)
 # From the arguments of a store to its protection.
 
 
-def protection_of(
-    key_file: str | os.PathLike[str] | None, given: KeyRing | None, compression: str, trust: bool
+def make_protection(
+    key_file: str | os.PathLike[str] | None, keys: KeyRing | None, compression: str, trust: bool
 ) -> Protection:
     """Return the protection for the arguments of a store.
 
     Args:
         key_file: a file with keys, or None.
-        given: the keys themselves, or None.
+        keys: the keys themselves, or None.
         compression: `none`, `gzip`, `zstd` or `auto`.
         trust: whether runs are accepted that are not authenticated.
 
@@ -216,7 +217,7 @@ def protection_of(
         KeyFileError: the key file is missing, invalid, or readable by other users.
         SettingError: two sources of keys, no such compression, or a package that is missing.
     """
-    if key_file is not None and given is not None:
+    if key_file is not None and keys is not None:
         raise SettingError("both key_file and keys were given", setting="keys", remedy="Give only one.")
-    ring = given if key_file is None else sealing.keys.read_key_file(key_file)
+    ring = keys if key_file is None else sealing.keys.read_key_file(key_file)
     return Protection(ring, compression, is_trusting=trust)
