@@ -265,7 +265,7 @@ def _offer_to_undo(session: Session, result: WorkflowResult) -> None:
     if is_wanted:
         from flowckpt.engine.session.control import cancel_run  # noqa: PLC0415 - only if a person wants it
 
-        work = cancel_run(session.store, SystemClock(), result.workflow_id, undo=session.cancelling)
+        work = cancel_run(session.store, SystemClock(), result.workflow_id, undo=session.make_cancel)
         show_cancelled(run_async(work))
 
 

@@ -45,7 +45,7 @@ from flowckpt.core.system.clock import SystemClock
 from flowckpt.engine.dry.recorded_drive import DryResponder
 from flowckpt.engine.engine import WorkflowEngine, run_in_own_loop
 from flowckpt.engine.rules.judge import identity_reasons
-from flowckpt.engine.values.failures import record_error, recorded_answer, step_failure
+from flowckpt.engine.values.failures import read_answer, record_error, step_failure
 from flowckpt.engine.values.inputs import bind_inputs, bind_next
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.engine.values.target import describe_target, load_target
@@ -89,7 +89,7 @@ class _OtherEnvironment(type(os.environ)):  # type: ignore[misc]  # a class that
         return str(int(value) + 1) if value.isdigit() else f"{value}~"
 
 
-def _fewer(names: list[Any]) -> list[Any]:
+def _drop_last(names: list[Any]) -> list[Any]:
     return names[:-1] if _is_read_by_body() else names
 
 
@@ -98,7 +98,7 @@ class _FewerEntries:
 
     def __init__(self, entries: Any) -> None:
         self._entries = entries
-        self._found = iter(_fewer([*entries]))
+        self._found = iter(_drop_last([*entries]))
 
     def __iter__(self) -> Iterator[Any]:
         return self._found
@@ -123,15 +123,15 @@ def other_world() -> Iterator[None]:
     kept = {name: getattr(time, name) for name in ("time", "time_ns")}
     listdir, scandir, environment = os.listdir, os.scandir, type(os.environ)
 
-    def later(read: Callable[[], Any], by: int) -> Callable[[], Any]:
+    def shift(read: Callable[[], Any], by: int) -> Callable[[], Any]:
         return lambda: read() + by if _is_read_by_body() else read()
 
     try:
         os.environ.__class__ = _OtherEnvironment
-        os.listdir = lambda *args: _fewer(listdir(*args))
+        os.listdir = lambda *args: _drop_last(listdir(*args))
         os.scandir = lambda *args: _FewerEntries(scandir(*args))  # type: ignore[assignment]
-        time.time = later(kept["time"], _LATER_SECONDS)
-        time.time_ns = later(kept["time_ns"], _LATER_SECONDS * 10**9)
+        time.time = shift(kept["time"], _LATER_SECONDS)
+        time.time_ns = shift(kept["time_ns"], _LATER_SECONDS * 10**9)
         with in_body(True):
             yield
     finally:
@@ -256,15 +256,15 @@ def drive_again(
     async def drive() -> tuple[list[Difference], int]:
         bound = bind_inputs(workflow, inputs)
         second = SecondDrive(place, bound.known_secrets())
-        end = await second.driven(workflow, bound.values(workflow), latest.step_results)
+        end = await second.drive_workflow(workflow, bound.values(workflow), latest.step_results)
         if end is not None and latest.status in (Status.COMPLETED, Status.FAILED):
-            second.compare_end("", _recorded_end(latest), end, workflow.where)
+            second.compare_end("", _read_end(latest), end, workflow.where)
         return second.differences, second.compared
 
     return run_in_own_loop(drive())
 
 
-def _recorded_end(latest: CheckpointData) -> End:
+def _read_end(latest: CheckpointData) -> End:
     if latest.error is not None:
         return End(error=(latest.error.type, latest.error.message))
     return End(tree=plain_tree(latest.held_output, "output"))
@@ -293,24 +293,24 @@ def drive_in_other_process(
         return None, "it was not driven in another process: its secret inputs are never written"
     encoded = bind_inputs(workflow, inputs).tree
     with tempfile.TemporaryDirectory(prefix="flowckpt-") as directory:
-        asked, told = Path(directory, "asked.json"), Path(directory, "told.json")
+        question_file, answer_file = Path(directory, "asked.json"), Path(directory, "told.json")
         document = {"target": dict(target), "inputs": encoded, "checkpoint": json.loads(export_text(latest))}
-        asked.write_text(codec.dumps(document), encoding="utf-8")
+        question_file.write_text(codec.dumps(document), encoding="utf-8")
         environ = {
             **os.environ,
             "PYTHONHASHSEED": seed or ("2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"),
             "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
         }
         ended = subprocess.run(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-m", _MODULE, str(asked), str(told)],
+            [sys.executable, "-m", _MODULE, str(question_file), str(answer_file)],
             env=environ,
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno() if _has_descriptor() else subprocess.DEVNULL,
             check=False,
         )
-        if ended.returncode or not told.exists():
+        if ended.returncode or not answer_file.exists():
             return None, f"it was not driven in another process: that process ended with code {ended.returncode}"
-        answer = json.loads(told.read_text(encoding="utf-8"))
+        answer = json.loads(answer_file.read_text(encoding="utf-8"))
     if "error" in answer:
         return None, f"it was not driven in another process: {answer['error']}"
     return [Difference(**each) for each in answer["differences"]], ""
@@ -327,14 +327,14 @@ def _has_descriptor() -> bool:
 # The other process: it drives a workflow from a record, and writes the differences.
 
 
-def main(asked: Path, answered: Path) -> None:
+def main(question_file: Path, answer_file: Path) -> None:
     """Compare one workflow with its record.
 
     Args:
-        asked: the file with the target, the inputs and the record.
-        answered: the file to write the differences to.
+        question_file: the file with the target, the inputs and the record.
+        answer_file: the file to write the differences to.
     """
-    question = json.loads(asked.read_text(encoding="utf-8"))
+    question = json.loads(question_file.read_text(encoding="utf-8"))
     try:
         workflow = load_target(question["target"])
         inputs = {
@@ -345,7 +345,7 @@ def main(asked: Path, answered: Path) -> None:
         answer: dict[str, Any] = {"differences": [attrs.asdict(each) for each in found]}
     except FlowckptError as error:
         answer = {"error": error.message}
-    answered.write_text(json.dumps(answer), encoding="utf-8")
+    answer_file.write_text(json.dumps(answer), encoding="utf-8")
 
 
 _SERVICES = NullStepServices("a workflow is only driven again, to compare what it does")
@@ -409,7 +409,7 @@ class SecondDrive:
         world = WorldSources(SystemClock(), random.random, uuid4)
         self._runner = StepRunner(Interrupts(), ClaimChecker(), secrets, world)
 
-    async def driven(
+    async def drive_workflow(
         self,
         workflow: Workflow[Any, Any],
         inputs: Mapping[str, Any],
@@ -426,7 +426,7 @@ class SecondDrive:
             prefix: the prefix of the paths of its steps.
         """
         own, nested = split_record(recorded, prefix)
-        compared = _Compared(self, own, nested, [*own])
+        compared = _Comparison(self, own, nested, [*own])
         spare = {each.path: each for each in all_of(own, nested)}
         # The record does not bind this drive: spare results are taken in any order.
         replay = Replay(
@@ -443,7 +443,7 @@ class SecondDrive:
             return None
         self.note_missing(compared.waiting, workflow.where)
         if isinstance(end, Finish):
-            return _returned(end.output, workflow)
+            return _encode_end(end.output, workflow)
         if not isinstance(end.error, Exception):
             raise end.error
         failure = record_error(end.error)
@@ -483,7 +483,7 @@ class SecondDrive:
             )
             self.note("error", path, was, is_now, where)
         elif recorded.tree != now.tree:
-            self.note("output", path, _shown(recorded.tree), _shown(now.tree), where)
+            self.note("output", path, _shorten(recorded.tree), _shorten(now.tree), where)
 
     def note_missing(self, paths: list[str], where: str) -> None:
         """Note recorded steps that were not yielded again."""
@@ -497,7 +497,7 @@ class SecondDrive:
 
 
 @attrs.define(eq=False)
-class _Compared(DryResponder):
+class _Comparison(DryResponder):
     """Compares what one generator yields with its record, and answers from the record.
 
     Attributes:
@@ -518,17 +518,17 @@ class _Compared(DryResponder):
         return f"the step {self.waiting[0]!r}" if self.waiting else "its end"
 
     async def restore(self, replay: Replay, command: Restore) -> Answer | None:
-        return await self._answered(replay, command.path, command.step)
+        return await self._compare(replay, command.path, command.step)
 
     async def execute(self, replay: Replay, command: Execute) -> Answer | None:
         if command.step.modifiers.is_ephemeral:
             return await self.second.run(command)
-        return await self._answered(replay, command.path, command.step)
+        return await self._compare(replay, command.path, command.step)
 
     async def enter(self, replay: Replay, command: Enter) -> Answer | None:
-        return await self._answered(replay, command.path, command.step)
+        return await self._compare(replay, command.path, command.step)
 
-    async def _answered(self, replay: Replay, path: str, step: Step[Any]) -> Answer | None:
+    async def _compare(self, replay: Replay, path: str, step: Step[Any]) -> Answer | None:
         where, note = replay.where(full=True), self.second.note
         if path not in self.own:
             note("path", path, self.expected, f"the step {path!r}", where)
@@ -539,33 +539,33 @@ class _Compared(DryResponder):
         result = self.own[path]
         if result is None:
             return None  # the run ended inside it
-        return await self.member(replay, Enter(path, step, where, result, self.nested.get(path, ())))
+        return await self.answer_member(replay, Enter(path, step, where, result, self.nested.get(path, ())))
 
-    async def member(self, replay: Replay, member: Enter) -> Answer | None:
+    async def answer_member(self, replay: Replay, member: Enter) -> Answer | None:
         step, result = member.step, member.result
         assert result is not None
         self.second.note_call(step, result, member.location)
         if step.action.is_composite:
-            return await self.composite(replay, member)
-        return recorded_answer(step, result)
+            return await self.answer_composite(replay, member)
+        return read_answer(step, result)
 
-    async def child(self, replay: Replay, enter: Enter, action: WorkflowAction) -> Answer | None:
+    async def answer_child(self, replay: Replay, enter: Enter, action: WorkflowAction) -> Answer | None:
         child, path, result, second = action.workflow, enter.path, enter.result, self.second
         assert result is not None
-        end = await second.driven(child, action.inputs, enter.nested, prefix=f"{path}/")
+        end = await second.drive_workflow(child, action.inputs, enter.nested, prefix=f"{path}/")
         if end is not None:
             error = result.error
             error_fields = None if error is None else (error.type, error.message)
             before = End(None if error is not None else plain_tree(result.held_output, "output"), error_fields)
             second.compare_end(path, before, end, child.where)
-        return recorded_answer(enter.step, result)
+        return read_answer(enter.step, result)
 
-    async def members(self, replay: Replay, expansion: Expansion) -> list[Answer]:
+    async def answer_members(self, replay: Replay, expansion: Expansion) -> list[Answer]:
         answers: list[Answer] = []
         end, where = expansion.enter.result, expansion.enter.location
         for member in expansion:
             if member.result is not None:
-                answer = await self.member(replay, member)
+                answer = await self.answer_member(replay, member)
                 answers += [] if answer is None else [answer]
             elif not member.nested and end is not None and end.success:  # of one that failed, not all have run
                 self.second.note("path", member.path, "no such member", f"the member {member.path!r}", where)
@@ -573,7 +573,7 @@ class _Compared(DryResponder):
         return answers
 
 
-def _returned(output: Any, workflow: Workflow[Any, Any]) -> End:
+def _encode_end(output: Any, workflow: Workflow[Any, Any]) -> End:
     try:
         if type(output) is NextGeneration:
             return End({"continue_as": bind_next(workflow, output).tree})
@@ -583,7 +583,7 @@ def _returned(output: Any, workflow: Workflow[Any, Any]) -> End:
         return End(error=(failure.type, failure.message))
 
 
-def _shown(tree: Any) -> str:
+def _shorten(tree: Any) -> str:
     text = codec.dumps(tree)
     return text if len(text) <= 200 else f"{text[:200]}…"
 

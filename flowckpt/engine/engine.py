@@ -21,9 +21,9 @@ from flowckpt.engine.values.options import (
     Limits,
     RunOptions,
     Saving,
+    check_functions,
     check_options,
     check_ports,
-    checked_functions,
 )
 from flowckpt.errors import FlowckptError
 from flowckpt.execution import remote
@@ -129,11 +129,11 @@ class WorkflowEngine:
         self._new_id = new_id
         self._world = execution.runner.WorldSources(self._clock, random, new_uuid)
         self._verifier = verifier
-        self._saving = Saving.checked(trigger, on_save_error, retention, self.store, Limits(retry_budget, max_crashes))
+        self._saving = Saving.create(trigger, on_save_error, retention, self.store, Limits(retry_budget, max_crashes))
         if executors is not None:
             remote.executors.check_executors(executors)
         self._executors = dict(executors or {})
-        self._listeners = checked_functions("listeners", listeners, "that take an event")
+        self._listeners = check_functions("listeners", listeners, "that take an event")
 
     # --- with events -----------------------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class WorkflowEngine:
             InputMismatchError: the run of this id has other inputs.
             WorkflowChangedError: it is a run of another workflow.
         """
-        return self._observed(self.prepare(workflow, workflow_id, options, inputs, if_exists=if_exists))
+        return self._stream_events(self.prepare(workflow, workflow_id, options, inputs, if_exists=if_exists))
 
     def resume(
         self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
@@ -193,7 +193,7 @@ class WorkflowEngine:
             StaleStepError: a recorded result is stale, and the policy is to stop.
             StepInDoubtError: an at-most-once step may have run, and its evidence cannot tell.
         """
-        return self._observed(self.prepare_resume(workflow, workflow_id, options, inputs))
+        return self._stream_events(self.prepare_resume(workflow, workflow_id, options, inputs))
 
     # --- with a result ---------------------------------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class WorkflowEngine:
         """
         session.check_workflow(workflow)
         check_options(options)
-        run, options = session.checked_id(workflow_id), options or RunOptions()
+        run, options = session.check_id(workflow_id), options or RunOptions()
         latest = attempts.lease.require_run(run, await self.store.load_latest(run))
         most, given = self._saving.limits.max_crashes, self._verifier
         how: Any = {"inputs": inputs, "options": options, "verifier": given, "max_crashes": most, "clock": self._clock}
@@ -284,7 +284,7 @@ class WorkflowEngine:
             InputMismatchError: an input differs from the recorded one.
         """
         latest = attempts.lease.require_run(
-            workflow_id, run_in_own_loop(self.store.load_latest(session.checked_id(workflow_id)))
+            workflow_id, run_in_own_loop(self.store.load_latest(session.check_id(workflow_id)))
         )
 
         async def opened() -> dry.time_travel.RunHistory:
@@ -316,7 +316,7 @@ class WorkflowEngine:
             RunLockedError: another process owns the run.
             StaleCheckpointError: the evidence of a result up to the checkpoint does not hold; nothing was changed.
         """
-        run = session.checked_id(workflow_id)
+        run = session.check_id(workflow_id)
         checks = history.checkpoints.Recheck(options or RunOptions(), self._verifier, lambda: workflow)
         return await history.checkpoints.roll_back(self.store, self._clock, run, checkpoint_id, checks)
 
@@ -358,10 +358,10 @@ class WorkflowEngine:
             StaleCheckpointError: the evidence of a result to take over does not hold.
         """
         source, new = (
-            session.checked_id(workflow_id),
+            session.check_id(workflow_id),
             checked_new_id(self._new_id() if new_id is None else new_id),
         )
-        changes: Any = {"edits": history.fork.as_given(outputs or {}), "inputs": inputs or {}}
+        changes: Any = {"edits": history.fork.make_edits(outputs or {}), "inputs": inputs or {}}
         plan = history.fork.ForkPlan(new_id=new, checkpoint=checkpoint_id, from_step=from_step, **changes)
         checks = history.fork.Recheck(options or RunOptions(), self._verifier, lambda: workflow)
         return await history.fork.fork_run(self.store, self._clock, source, plan, checks)
@@ -494,12 +494,12 @@ class WorkflowEngine:
             InputError: the workflow is required and missing.
             WorkflowChangedError: it is another workflow, or its generator does not follow the record.
         """
-        run = session.checked_id(workflow_id)
+        run = session.check_id(workflow_id)
 
-        def undoing() -> Session:
-            return self.prepare_resume(session.needed_workflow(workflow, run), run, options, inputs, is_cancel=True)
+        def make_undo() -> Session:
+            return self.prepare_resume(session.require_workflow(workflow, run), run, options, inputs, is_cancel=True)
 
-        undo = undoing if rolls_back else None
+        undo = make_undo if rolls_back else None
         return await session.control.cancel_run(
             self.store, self._clock, run, undo=undo, patience_seconds=patience_seconds
         )
@@ -523,7 +523,7 @@ class WorkflowEngine:
             RequestPendingError: it is live, and its owner has not acted in time.
             RunLockedError: another process took it meanwhile, or its owner cannot be asked.
         """
-        run = session.checked_id(workflow_id)
+        run = session.check_id(workflow_id)
         data = await session.control.tag_run(self.store, self._clock, run, change, patience_seconds=patience_seconds)
         return dict(data.metadata.get("tags", {}))
 
@@ -537,7 +537,7 @@ class WorkflowEngine:
             CheckpointNotFoundError: the run does not exist.
             CheckpointCorruptedError: its record is damaged.
         """
-        return await attempts.live.read_published(self.store, session.checked_id(workflow_id))
+        return await attempts.live.read_published(self.store, session.check_id(workflow_id))
 
     async def save_checkpoint(self, workflow_id: str, /, *, patience_seconds: float = 60.0) -> CheckpointData:
         """Have the owner of a live run save a checkpoint at the end of its present step, and return the checkpoint.
@@ -552,7 +552,7 @@ class WorkflowEngine:
             RequestPendingError: its owner has not saved one in time.
             RunLockedError: its owner cannot be asked.
         """
-        run = session.checked_id(workflow_id)
+        run = session.check_id(workflow_id)
         return await session.control.checkpoint_run(self.store, self._clock, run, patience_seconds=patience_seconds)
 
     def run_sync(
@@ -594,7 +594,7 @@ class WorkflowEngine:
             folds_restored: whether consecutive restored steps share one event.
         """
         with taken.interrupts:
-            return run_in_own_loop(taken.whole(on_event, folds_restored=folds_restored))
+            return run_in_own_loop(taken.run_all(on_event, folds_restored=folds_restored))
 
     # --- preparation of sessions -----------------------------------------------------------------------------------
 
@@ -619,11 +619,11 @@ class WorkflowEngine:
         session.check_workflow(workflow)
         check_options(options)
         if options is not None:
-            self._saving.trigger_of(options.asked_saving)  # refuses a number out of range before the lease is taken
+            self._saving.trigger_of(options.given_saving)  # refuses a number out of range before the lease is taken
         bound = session.bind_inputs(workflow, inputs)
         session.refuse_output(workflow)
         run = checked_new_id(self._new_id() if workflow_id is None else workflow_id)
-        return self._session(workflow, run, options, inputs, bound=bound, if_exists=IfExists.checked(if_exists))
+        return self._make_session(workflow, run, options, inputs, bound=bound, if_exists=IfExists.parse(if_exists))
 
     def prepare_resume(
         self,
@@ -645,9 +645,9 @@ class WorkflowEngine:
         """
         session.check_workflow(workflow)
         check_options(options)
-        return self._session(workflow, session.checked_id(workflow_id), options, inputs, is_cancel=is_cancel)
+        return self._make_session(workflow, session.check_id(workflow_id), options, inputs, is_cancel=is_cancel)
 
-    def _session(
+    def _make_session(
         self, workflow: Any, run: str, options: RunOptions | None, inputs: dict[str, Any], **how: Any
     ) -> Session:
         if remote.Loading.is_under_way:
@@ -666,7 +666,7 @@ class WorkflowEngine:
     async def _drive_started(self, workflow: Workflow[..., Any], workflow_id: str) -> WorkflowResult:
         return await self.prepare_resume(workflow, workflow_id, None, {}).join()
 
-    async def _observed(self, taken: Session) -> AsyncGenerator[Event, None]:
+    async def _stream_events(self, taken: Session) -> AsyncGenerator[Event, None]:
         async with aclosing(taken.events()) as events:
             async for event in events:
                 yield event

@@ -18,7 +18,7 @@ from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
 from flowckpt.core.records import Reason, Status
 from flowckpt.core.system.process import current_process, send_if_expected
 from flowckpt.engine import RunOptions
-from flowckpt.engine.run.lease import known_as_live
+from flowckpt.engine.run.lease import register_live
 from flowckpt.errors import (
     CancelRefusedError,
     CheckpointNotFoundError,
@@ -145,7 +145,7 @@ async def test_an_owner_that_cannot_be_asked_is_told(monkeypatch):
     engine = WorkflowEngine(store)
     running = asyncio.create_task(engine.run(saga, workflow_id="run", how="waits"))
     await has_begun()
-    monkeypatch.setattr("flowckpt.engine.session.control.live_interrupts", lambda store, run: None)
+    monkeypatch.setattr("flowckpt.engine.session.control.find_live_interrupts", lambda store, run: None)
     with pytest.raises(RequestPendingError) as told:  # asked by a message, which it reads at its next step
         await engine.cancel("run", patience_seconds=0.1)
     assert told.value.waited_seconds == 0.1
@@ -211,8 +211,8 @@ def test_a_process_that_does_not_listen_is_never_sent_what_would_end_it():
 
 def test_a_signal_to_cancel_stops_no_run_of_a_process_that_drives_several():
     interrupts, number = Interrupts(), CANCEL_SIGNALS[True]
-    with interrupts, known_as_live(MemoryCheckpointStore(), "one", interrupts):
-        with known_as_live(MemoryCheckpointStore(), "two", Interrupts()):
+    with interrupts, register_live(MemoryCheckpointStore(), "one", interrupts):
+        with register_live(MemoryCheckpointStore(), "two", Interrupts()):
             signal.raise_signal(number)
             assert not interrupts.pending_signal
         signal.raise_signal(number)

@@ -25,7 +25,7 @@ from flowckpt import MemoryCheckpointStore, WorkflowEngine
 from flowckpt.core.records import Reason
 from flowckpt.engine.rules.paths import step_of
 from flowckpt.engine.rules.plan import Decision, ResumePlan
-from flowckpt.engine.undo.compensate import unfinished_rollback
+from flowckpt.engine.undo.compensate import read_unfinished
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.errors import NotUndoableError, RunUndoneError, StaleStepError, StepInDoubtError
 from flowckpt.events import RollbackCompleted, RollbackStarted, StepAdopted, StepFailed, StepRestored, StepStarted
@@ -277,11 +277,11 @@ def test_what_is_left_to_undo_is_undone_as_planned_whatever_was_edited(
             block = changed(block, edit, world, [])
         standing = {each.path for each in latest(store).step_results if "undoable" in each.marks}
         for crash in ((again, is_after), None):
-            if unfinished_rollback(latest(store).metadata) is None:
+            if read_unfinished(latest(store).metadata) is None:
                 event("all is undone")
                 break
             go_on_undoing(world, reopened(store), block, crash)
-        if unfinished_rollback(latest(store).metadata) is None and latest(store).status == "failed":
+        if read_unfinished(latest(store).metadata) is None and latest(store).status == "failed":
             tried = {step_of(each.path) for each in latest(store).step_results if each.step_type == "rollback"}
             assert standing <= tried, "all were undone, or said why not"
 

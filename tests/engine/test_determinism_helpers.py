@@ -274,7 +274,7 @@ def other_error() -> Generator[Any, Any, Any]:
         raise LookupError("only now")
 
 
-def other_members() -> Generator[Any, Any, Any]:
+def changed_members() -> Generator[Any, Any, Any]:
     yield step("m").map(same, [1] * (count() + 1))
 
 
@@ -303,7 +303,7 @@ DIFFERENCES: dict[str, tuple[Any, list[tuple[str, str]]]] = {
     "another output": (other_output, [("output", "")]),
     "fewer steps": (fewer_steps, [("missing", "gone")]),
     "another error": (other_error, [("error", "")]),
-    "other members": (other_members, [("path", "m/[2]")]),
+    "other members": (changed_members, [("path", "m/[2]")]),
     "inside a child": (inside_a_child, [("arguments", "c/in"), ("output", "c")]),
     "all of them at once": (many_at_once, [("arguments", "a"), ("arguments", "b"), ("output", "")]),
 }

@@ -26,7 +26,7 @@ from outside import MortalStore, Saves
 
 from flowckpt import MemoryCheckpointStore, MirroredStore, RunOptions, WorkflowEngine
 from flowckpt.core.records import StepResult, WaitKind, generation
-from flowckpt.engine.undo.compensate import unfinished_rollback
+from flowckpt.engine.undo.compensate import read_unfinished
 from flowckpt.errors import RunUndoneError, StepInDoubtError
 from flowckpt.execution import python
 from flowckpt.maintenance.export import read_whole_run
@@ -108,7 +108,7 @@ class Life:
             return engine.run_sync(program, workflow_id="run")
         options = RunOptions(force=is_forced)
         planned = None
-        if unfinished_rollback(self._latest().metadata) is not None:
+        if read_unfinished(self._latest().metadata) is not None:
             plan = WorkflowEngine(self.store, clock=self.clock).plan_sync(program, workflow_id="run", options=options)
             planned = tuple(each.path for each in plan.steps if each.decision == "undo")
         result = engine.resume_sync(program, workflow_id="run", options=options)

@@ -16,7 +16,7 @@ import pytest
 
 from flowckpt import RunOptions, WorkflowEngine, continue_as, open_store, step, workflow
 from flowckpt.core.records import Reason, generation
-from flowckpt.engine.run.resumption import crash_count_at_resume
+from flowckpt.engine.run.resumption import count_crashes
 from flowckpt.errors import CrashLoopError
 from flowckpt.stores.base import StoreBase
 from tests.forked import processes
@@ -82,7 +82,7 @@ async def crashes(store: StoreBase) -> int:
     """Return the crash count that a resume would start with."""
     lease = await store.acquire("run")
     assert lease.latest is not None
-    found = await crash_count_at_resume(store, lease, lease.latest)
+    found = await count_crashes(store, lease, lease.latest)
     await store.release("run", token=lease.token)
     return found.count
 

@@ -178,10 +178,10 @@ def test_a_glance_ends_as_a_closer_look_does(
     case: Case, reopen: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     glances = []
-    glance_of = run_step.glance_of
+    make_glance = run_step.make_glance
 
     def counted(attempt: Any) -> Any:
-        glance = glance_of(attempt)
+        glance = make_glance(attempt)
 
         def look(step: Any, result: Any) -> Any:
             value = UNSURE if glance is None else glance(step, result)
@@ -191,9 +191,9 @@ def test_a_glance_ends_as_a_closer_look_does(
 
         return look
 
-    monkeypatch.setattr(run_step, "glance_of", counted)
+    monkeypatch.setattr(run_step, "make_glance", counted)
     quick = driven(case, reopen, tmp_path, monkeypatch)
-    monkeypatch.setattr(run_step, "glance_of", lambda attempt: None)
+    monkeypatch.setattr(run_step, "make_glance", lambda attempt: None)
     asyncio.run(reopen().clear("run"))
     thorough = driven(case, reopen, tmp_path, monkeypatch)
     assert quick == thorough

@@ -15,7 +15,7 @@ import pytest
 from far_processes import gone, seen
 
 from flowckpt import MemoryCheckpointStore, RunOptions, Secret, WorkflowEngine, current_step, step, workflow
-from flowckpt.engine.session.session import chosen_executors
+from flowckpt.engine.session.session import choose_executors
 from flowckpt.errors import (
     ExecutorError,
     NoAsyncioError,
@@ -261,13 +261,13 @@ def test_an_address_of_a_record_is_never_connected_to(monkeypatch):
 
 @pytest.mark.parametrize("harmless", ["engine", "thread", "process", "process:8", "dask:local", "dask:local:2"])
 def test_what_stays_on_this_machine_is_taken_from_a_record(harmless):
-    assert chosen_executors({"executors": {"gpu": harmless}}, {}, {}) == {"gpu": harmless}
+    assert choose_executors({"executors": {"gpu": harmless}}, {}, {}) == {"gpu": harmless}
 
 
 @pytest.mark.parametrize("address", ["dask://local:8786", "dask:localhost", "dask:localhost:2", "dask", "ray:local"])
 def test_what_may_be_an_address_is_not(address):
     with pytest.raises(UnknownExecutorError, match="is not used unless given again"):
-        chosen_executors({"executors": {"gpu": address}}, {}, {})
+        choose_executors({"executors": {"gpu": address}}, {}, {})
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------

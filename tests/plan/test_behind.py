@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowckpt.core.records import StepError, StepResult
-from flowckpt.engine.rules.paths import below, group_nested, is_within, results_after, root_failures
+from flowckpt.engine.rules.paths import group_nested, is_within, list_below, results_after, root_failures
 
 
 def result(path: str, step_type: str = "python", *, failed: str | None = None) -> StepResult:
@@ -41,7 +41,7 @@ def test_a_name_that_begins_like_another_is_not_within_it() -> None:
 def test_what_lies_in_what_is_told_at_any_depth() -> None:
     nested = group_nested(["m/[0]/x", "m/[0]/y", "m/[1]", "a"])
     assert nested == {"m/[0]": ["m/[0]/x", "m/[0]/y"], "m": ["m/[0]", "m/[1]"]}
-    assert sorted(below(nested, ["m"])) == ["m/[0]", "m/[0]/x", "m/[0]/y", "m/[1]"]
+    assert sorted(list_below(nested, ["m"])) == ["m/[0]", "m/[0]/x", "m/[0]/y", "m/[1]"]
 
 
 def test_the_failures_behind_a_failed_fan_out_are_those_of_its_members_down_to_the_step() -> None:

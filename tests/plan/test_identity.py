@@ -21,9 +21,9 @@ from flowckpt.core.dsl import Step
 from flowckpt.core.identity.call import identify
 from flowckpt.core.records import StepResult
 from flowckpt.engine.rules.judge import (
+    find_plain_match,
     identity_reasons,
     incomparable_reasons,
-    plainly_same,
 )
 
 NUMBERS = count()
@@ -98,15 +98,15 @@ def test_what_is_the_same_at_a_glance_is_the_same_when_looked_at(old: Any, new: 
         return step("x").python(named, args=given[0], kwargs=given[1])
 
     result = recorded(made(old), **changes)
-    if plainly_same(made(new), result):
+    if find_plain_match(made(new), result):
         assert not identity_reasons(made(new), result)
 
 
 def test_a_call_with_whole_numbers_is_seen_to_be_the_same_at_a_glance() -> None:
-    assert plainly_same(step("x").python(named, 1, -2), recorded(step("x").python(named, 1, -2)))
-    assert plainly_same(step("x").python(named), recorded(step("x").python(named)))
-    assert not plainly_same(step("x").python(named, 1, -2), recorded(step("x").python(named, 1, -3)))
-    assert not plainly_same(step("x").python(named, 1), recorded(step("x").python(named, 1, 2)))
+    assert find_plain_match(step("x").python(named, 1, -2), recorded(step("x").python(named, 1, -2)))
+    assert find_plain_match(step("x").python(named), recorded(step("x").python(named)))
+    assert not find_plain_match(step("x").python(named, 1, -2), recorded(step("x").python(named, 1, -3)))
+    assert not find_plain_match(step("x").python(named, 1), recorded(step("x").python(named, 1, 2)))
 
 
 MOVED = [

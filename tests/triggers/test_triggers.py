@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowckpt import CompositeTrigger, StepCountTrigger, TimeTrigger
-from flowckpt.engine.values.options import Progress, asks_for_checkpoint, checked_trigger
+from flowckpt.engine.values.options import Progress, asks_for_checkpoint, check_trigger
 from flowckpt.errors import SettingError
 from flowckpt.testing import FakeClock
 
@@ -123,8 +123,8 @@ def test_an_async_trigger_is_refused_because_its_answer_would_always_look_like_y
             return False
 
     with pytest.raises(SettingError, match="not async"):
-        checked_trigger(Async())
-    assert checked_trigger(YES) is YES
+        check_trigger(Async())
+    assert check_trigger(YES) is YES
 
 
 def test_a_trigger_that_raises_is_told_to_the_log_and_means_no(caplog):

@@ -28,13 +28,13 @@ from flowckpt.engine.rules.in_doubt import (
     settle_done,
     settle_started,
 )
-from flowckpt.engine.rules.judge import CONTINUES, evidence_reasons, kept_partial, moved_reasons, partial_reasons
-from flowckpt.engine.rules.plan import Decision, PlannedStep, message_for, wait_reason
+from flowckpt.engine.rules.judge import CONTINUES, evidence_reasons, keep_partial, moved_reasons, partial_reasons
+from flowckpt.engine.rules.plan import Decision, PlannedStep, find_message_for, wait_reason
 from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ReuseMode
 from flowckpt.engine.run.result_cache import Cached, ResultCache
 from flowckpt.engine.run.resumption import Resumption
-from flowckpt.engine.values.failures import recorded_answer
-from flowckpt.engine.values.placeholders import not_run
+from flowckpt.engine.values.failures import read_answer
+from flowckpt.engine.values.placeholders import make_placeholder
 from flowckpt.engine.values.superseded import GUARDED
 from flowckpt.evidence.claims import Evidence, EvidencePack
 from flowckpt.execution.claims import WRITES, ClaimChecker, file_digests, is_open
@@ -120,26 +120,26 @@ class PlannedSteps(DryResponder):
 
     async def restore(self, replay: Replay, command: Restore) -> Answer | None:
         """Plan a step with a recorded result; return its recorded answer, unless a failure of it is in doubt."""
-        decision = await self.decided(command)
+        decision = await self.plan_recorded(command)
         if decision is Decision.IN_DOUBT and not command.result.success:
             return None
         if decision is not Decision.REUSE:
             replay.rerun(command, keeps_rest=True)
-        return recorded_answer(command.step, self.taken.get(command.path, command.result))
+        return read_answer(command.step, self.taken.get(command.path, command.result))
 
-    async def decided(self, command: Restore) -> Decision:
+    async def plan_recorded(self, command: Restore) -> Decision:
         """Plan a step with a recorded result, and return the decision."""
         self.seen.add(command.path)
         reports = self.resumption.judge.reports
         if is_open(reports.get(command.path)):
             reports[command.path] = await self.verifying.verify_again(command.step, command.result, restore_value)
-        decision, reasons = await self.judged(command)
-        if decision is Decision.RERUN and (found := await self._cached(command.step, command.path)) is not None:
+        decision, reasons = await self.judge_result(command)
+        if decision is Decision.RERUN and (found := await self._find_cached(command.step, command.path)) is not None:
             decision, reasons = Decision.CACHED, (*reasons, Reason(ReasonKind.CACHED, found.said))
         self.add(command.result, decision, reasons)
         return decision
 
-    async def _cached(self, step: Step[Any], path: str) -> Cached | None:
+    async def _find_cached(self, step: Step[Any], path: str) -> Cached | None:
         """Return the cached result that a step takes instead of running, and note it."""
         judge = self.resumption.judge
         if (
@@ -165,25 +165,25 @@ class PlannedSteps(DryResponder):
         self.seen.add(command.path)
         if command.step.modifiers.is_ephemeral:
             self.again.has_ephemeral = True
-            return not_run(command), None
+            return make_placeholder(command), None
         if command.step.action.is_patch:
             self.steps.append(
-                PlannedStep(command.path, Decision.NEW, assumes=self.assumed(), location=command.location)
+                PlannedStep(command.path, Decision.NEW, assumes=self.list_assumed(), location=command.location)
             )
             return True, None
-        result = await self._executed(command, replay, self._state_reasons(command))
-        return None if result is None else recorded_answer(command.step, result)
+        result = await self._plan_execution(command, replay, self._judge_state(command))
+        return None if result is None else read_answer(command.step, result)
 
-    def _state_reasons(self, command: Execute) -> tuple[Reason, ...]:
+    def _judge_state(self, command: Execute) -> tuple[Reason, ...]:
         """Return why a step would not get its saved state, which may stop the resume."""
         judge, path = self.resumption.judge, command.path
-        partial = kept_partial(self.resumption.latest.partial, judge.policy).get(path)
+        partial = keep_partial(self.resumption.latest.partial, judge.policy).get(path)
         reasons = () if partial is None or self.again.paths else partial_reasons(command.step, partial, judge.secrets)
         if reasons and judge.policy.decide(reasons) is OnStale.FAIL:
             self.stop_at(path, "; ".join(map(str, reasons)))
         return reasons
 
-    async def judged(self, command: Restore, *more: Reason) -> tuple[Decision, tuple[Reason, ...]]:
+    async def judge_result(self, command: Restore, *more: Reason) -> tuple[Decision, tuple[Reason, ...]]:
         """Decide about a recorded result as the resume would.
 
         Args:
@@ -215,22 +215,22 @@ class PlannedSteps(DryResponder):
             return Decision.RERUN, reasons
         moved = moved_reasons(command.step, result, judge.secrets)
         question = open_question(command.step, result.path, result, judge.policy, is_moved=bool(moved))
-        return await self._done(question, command.step, result, reasons)
+        return await self._judge_done(question, command.step, result, reasons)
 
     def stop_at(self, path: str, why: str, *, repeats_effect: bool = False) -> None:
         """Note why and where the resume would stop, unless it stops earlier."""
         if not self.stop.why:
             self.stop = PlanEnd(f"{path}: {why}", path, repeats_effect)
 
-    async def _done(
+    async def _judge_done(
         self, question: Question, step: Step[Any], result: StepResult, reasons: tuple[Reason, ...]
     ) -> tuple[Decision, tuple[Reason, ...]]:
         """Decide about a step that was done and would run again."""
         judge = self.resumption.judge
         if question is Question.STARTED:
-            return Decision.IN_DOUBT, (*reasons, *await self._started(step, result.path, has_failed=True))
+            return Decision.IN_DOUBT, (*reasons, *await self._judge_started(step, result.path, has_failed=True))
         if question is Question.DONE:
-            return await self._settled(step, result, reasons)
+            return await self._judge_same_call(step, result, reasons)
         if question is Question.MOVED:
             moved = moved_reasons(step, result, judge.secrets)
             reasons += tuple(each for each in moved if each not in reasons)
@@ -241,7 +241,7 @@ class PlannedSteps(DryResponder):
                 self.stop_at(result.path, "; ".join(map(str, reasons)), repeats_effect=True)
         return Decision.RERUN, reasons
 
-    async def _settled(
+    async def _judge_same_call(
         self, step: Step[Any], result: StepResult, reasons: tuple[Reason, ...]
     ) -> tuple[Decision, tuple[Reason, ...]]:
         """Decide about a step that was done by the same call and would run again."""
@@ -266,12 +266,14 @@ class PlannedSteps(DryResponder):
         self.stop_at(result.path, "it was done, and its evidence cannot tell whether its effect still holds")
         return Decision.IN_DOUBT, (*reasons, Reason(ReasonKind.STARTED, "it is an at-most-once step, and was done"))
 
-    async def _executed(self, command: Execute, replay: Replay, of_state: tuple[Reason, ...]) -> StepResult | None:
+    async def _plan_execution(
+        self, command: Execute, replay: Replay, of_state: tuple[Reason, ...]
+    ) -> StepResult | None:
         """Plan a step that would run; return the output to continue with, if it had one."""
         path, step, resumption = command.path, command.step, self.resumption
-        is_saved = not self.again.paths and path in kept_partial(resumption.latest.partial, resumption.judge.policy)
+        is_saved = not self.again.paths and path in keep_partial(resumption.latest.partial, resumption.judge.policy)
         of_state = of_state or ((CONTINUES,) if is_saved else ())
-        old, reason = resumption.earlier(path, step, replay.aside.dropped)
+        old, reason = resumption.find_earlier(path, step, replay.aside.dropped)
         # registers the secrets that it passes, so that they are not shown
         identify(step.action, resumption.judge.secrets)
         done = None if resumption.is_undone(path) else old
@@ -279,41 +281,45 @@ class PlannedSteps(DryResponder):
         is_in_doubt, policy = path in resumption.in_doubt, resumption.judge.policy
         question = open_question(step, path, done, policy, is_moved=bool(moved), is_in_doubt=is_in_doubt)
         if question is Question.STARTED:
-            reasons = await self._started(step, path, has_failed=path not in resumption.in_doubt)
-            self.steps.append(PlannedStep(path, Decision.IN_DOUBT, reasons, self.assumed(), location=command.location))
+            reasons = await self._judge_started(step, path, has_failed=path not in resumption.in_doubt)
+            self.steps.append(
+                PlannedStep(path, Decision.IN_DOUBT, reasons, self.list_assumed(), location=command.location)
+            )
             return None
         if question is not Question.NONE and old is not None:
-            self.add(old, *await self._done(question, step, old, () if reason is None else (reason,)))
+            self.add(old, *await self._judge_done(question, step, old, () if reason is None else (reason,)))
             return old
         wait = wait_in(resumption.latest.metadata, path) if step.action.is_waiting or step.modifiers.retry else None
-        if wait is None and (found := await self._cached(step, path)) is not None:
+        if wait is None and (found := await self._find_cached(step, path)) is not None:
             reasons = (*(() if reason is None else (reason,)), Reason(ReasonKind.CACHED, found.said))
-            self.steps.append(PlannedStep(path, Decision.CACHED, reasons, self.assumed(), location=command.location))
+            self.steps.append(
+                PlannedStep(path, Decision.CACHED, reasons, self.list_assumed(), location=command.location)
+            )
             self.again.paths.append(path)
             return found.result
         if old is not None:
             if wait is not None and wait.is_newer_than(old):
-                of_state = (*of_state, await self._waiting_reason(wait))
+                of_state = (*of_state, await self._explain_wait(wait))
             self.add(old, Decision.RERUN, (*(() if reason is None else (reason,)), *of_state))
             ended_it = reason is not None and reason.kind is ReasonKind.FAILED
             return old if path in resumption.cut and not ended_it else None
         if wait is not None:
-            reasons = (await self._waiting_reason(wait),)
+            reasons = (await self._explain_wait(wait),)
             self.steps.append(PlannedStep(path, Decision.NEW, reasons, location=command.location))
-        elif path in resumption.in_doubt or path in resumption.begun:
+        elif path in resumption.in_doubt or path in resumption.interrupted:
             end = "its process died" if resumption.latest.status is Status.RUNNING else "the run stopped"
             reason = Reason(ReasonKind.STARTED, f"it was running when {end}; it runs again")
             decision = Decision.RERUN if of_state not in ((), (CONTINUES,)) else Decision.INTERRUPTED
             self.steps.append(PlannedStep(path, decision, (reason, *of_state), location=command.location))
         else:
-            self.steps.append(PlannedStep(path, Decision.NEW, of_state, self.assumed(), location=command.location))
+            self.steps.append(PlannedStep(path, Decision.NEW, of_state, self.list_assumed(), location=command.location))
         self.again.paths.append(path)
         self.expect_writes(step)
         return None
 
-    async def _waiting_reason(self, wait: Wait) -> Reason:
+    async def _explain_wait(self, wait: Wait) -> Reason:
         """Return what a resume does with a waiting step; its message is consumed, so that no other step gets it."""
-        message = message_for(wait, self.messages)
+        message = find_message_for(wait, self.messages)
         moved: tuple[str, ...] = ()
         if wait.claims:
             report = await self.verifying.verifier.verify_evidence_pack(EvidencePack.from_document(wait.claims))
@@ -334,7 +340,7 @@ class PlannedSteps(DryResponder):
             files = (*declared_files(step, WRITES), *claimed)
             self.again.rewritten.update(dict.fromkeys(map(os.path.normpath, files)))
 
-    async def _started(self, step: Step[Any], path: str, *, has_failed: bool) -> tuple[Reason, ...]:
+    async def _judge_started(self, step: Step[Any], path: str, *, has_failed: bool) -> tuple[Reason, ...]:
         """Decide, by its evidence, about a started step that must not be done twice."""
         settled = self.resumption.judge.policy.settled.get(path)
         if settled is not None:
@@ -355,7 +361,7 @@ class PlannedSteps(DryResponder):
             detail = "its evidence shows that it was not done: it is run" if denied else "it is forced to run again"
         return (Reason(ReasonKind.STARTED, f"{ended}; {detail}"), *evidence_reasons(report))
 
-    def assumed(self) -> tuple[str, ...]:
+    def list_assumed(self) -> tuple[str, ...]:
         """Return steps that run again before the next one: only the first if it causes all others, else a few."""
         if self.resumption.judge.policy.reuse is ReuseMode.PREFIX:
             return tuple(self.again.paths[:1])
@@ -370,7 +376,7 @@ class PlannedSteps(DryResponder):
             reasons: why.
             is_seen: whether the generator has yielded it.
         """
-        assumes = self.assumed()
+        assumes = self.list_assumed()
         may_stop = (bool(assumes) or not is_seen) and self._stops_if_moved(result, is_seen=is_seen)
         self.steps.append(
             PlannedStep(result.path, decision, reasons, assumes, result.duration_ms, result.location, may_stop)

@@ -39,21 +39,21 @@ from flowckpt.engine.rules.paths import (
     ROLLBACK,
     UNDOABLE,
     HandledFailure,
-    below,
+    find_handled_end,
     find_left_to_undo,
     group_nested,
-    handled_end,
     is_stopped,
     is_within,
-    standing_in_member,
+    list_below,
+    split_stopped_member,
 )
-from flowckpt.engine.rules.plan import NEXT_GENERATION, Decision, PlannedStep, ResumePlan, hidden
+from flowckpt.engine.rules.plan import NEXT_GENERATION, Decision, PlannedStep, ResumePlan, redact_steps
 from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ReuseMode
 from flowckpt.engine.run.result_cache import ResultCache
-from flowckpt.engine.run.resumption import Resumption, crash_loop_error, moved_versions
-from flowckpt.engine.steps.child import begun_child
-from flowckpt.engine.steps.run_step import other_members
-from flowckpt.engine.values.failures import recorded_answer, recorded_fan_out, step_failure
+from flowckpt.engine.run.resumption import Resumption, crash_loop_error, find_moved_versions
+from flowckpt.engine.steps.child import start_child
+from flowckpt.engine.steps.run_step import changed_members
+from flowckpt.engine.values.failures import read_answer, read_fan_out, step_failure
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, use_missing_secret
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, GUARDED
 from flowckpt.errors import EncodingError, WorkflowChangedError
@@ -116,10 +116,10 @@ class Planning(PlannedSteps):
         ends_at = ends_otherwise = ""
         handled: HandledFailure | None = None
         try:
-            end = await self.driven(replay)
-            ends_otherwise = secrets.text(self._ends_otherwise(end))
-            handled = self._handled(end)
-            ends_at = secrets.text(end if isinstance(end, str) else _end_text(end))
+            end = await self.drive_generator(replay)
+            ends_otherwise = secrets.text(self._describe_other_end(end))
+            handled = self._find_handled_failure(end)
+            ends_at = secrets.text(end if isinstance(end, str) else _describe_end(end))
         except SecretNeeded as stop:
             name = stop.args[0]
             ends_at = f"the workflow itself uses the secret input {name!r}, which is not recorded: add -i {name}=…"
@@ -138,7 +138,7 @@ class Planning(PlannedSteps):
         return ResumePlan(
             self.workflow_id,
             self.workflow.name,
-            hidden(self.steps, secrets),
+            redact_steps(self.steps, secrets),
             ends_at,
             self.stop.why,
             self.stop.at,
@@ -149,21 +149,21 @@ class Planning(PlannedSteps):
             repeats_effect=self.stop.repeats_effect,
         )
 
-    def _handled(self, end: Finish | Crash | str) -> HandledFailure | None:
+    def _find_handled_failure(self, end: Finish | Crash | str) -> HandledFailure | None:
         """Return the handled failure with which a failed run would end again, if everything is restored."""
         latest = self.resumption.latest
         is_restored = isinstance(end, Crash) and all(each.decision is Decision.REUSE for each in self.steps)
         if latest.status is not Status.FAILED or latest.error is None or not is_restored:
             return None
-        return handled_end(latest.step_results, latest.error.path)
+        return find_handled_end(latest.step_results, latest.error.path)
 
-    def _ends_otherwise(self, end: Finish | Crash | str) -> str:
+    def _describe_other_end(self, end: Finish | Crash | str) -> str:
         """Return how a finished run would end now, if it restores everything but ends differently."""
         latest = self.resumption.latest
         if latest.status is not Status.COMPLETED or isinstance(end, str) or any(map(_is_work, self.steps)):
             return ""
         if isinstance(end, Crash):
-            return _crash_text(end)
+            return _describe_crash(end)
         recorded = plain_tree(latest.held_output, "output")
         if type(end.output) is NextGeneration:
             return "the workflow continues as another generation, but the finished run returned"
@@ -177,7 +177,7 @@ class Planning(PlannedSteps):
             else f"the workflow returns {codec.dumps(now)[:120]}, but the finished run returned {codec.dumps(recorded)[:120]}"
         )
 
-    async def driven(self, replay: Replay) -> Finish | Crash | str:
+    async def drive_generator(self, replay: Replay) -> Finish | Crash | str:
         """Drive a generator as far as its outputs are known; return its end, or why the plan ends.
 
         Args:
@@ -246,25 +246,25 @@ class Planning(PlannedSteps):
             self.seen.add(path)
             is_begun = path in self.nested.cut or path in self.nested.in_doubt or path in self.resumption.cut
             if result is None and not enter.nested and not is_begun:
-                self.steps.append(PlannedStep(path, Decision.NEW, assumes=self.assumed(), location=enter.location))
+                self.steps.append(PlannedStep(path, Decision.NEW, assumes=self.list_assumed(), location=enter.location))
                 self.again.paths.append(path)
                 if isinstance(step.action, FanOutAction) and step.action.size is not None:
-                    for made in _made(expand(enter)):
+                    for made in _create_members(expand(enter)):
                         self.expect_writes(made.step)
                 return None, False
             if isinstance(step.action, WorkflowAction):
-                return await self._child(enter, step.action)
-            return await self._fan_out(replay, enter)
+                return await self._plan_child(enter, step.action)
+            return await self._plan_fan_out(replay, enter)
         if result is None or step.modifiers.is_ephemeral:
             answer = await self.execute(replay, Execute(path, step, enter.location))
             return answer, step.modifiers.is_ephemeral
         before = len(self.again.paths)
-        decision = await self.decided(Restore(path, step, result, enter.is_spare))
+        decision = await self.plan_recorded(Restore(path, step, result, enter.is_spare))
         if decision is Decision.IN_DOUBT and not result.success:
             return None, False
-        return recorded_answer(step, self.taken.get(enter.path, result)), len(self.again.paths) == before
+        return read_answer(step, self.taken.get(enter.path, result)), len(self.again.paths) == before
 
-    def stopped_members(
+    def plan_stopped_members(
         self, stopped: list[tuple[int, Enter]], *, is_moved: bool, has_ended: bool
     ) -> list[tuple[int, Enter]]:
         """Plan the members that a race stopped; return those that run because the race is no longer decided."""
@@ -272,7 +272,7 @@ class Planning(PlannedSteps):
         for index, made in stopped:
             assert made.result is not None
             if is_moved:
-                kept, gone = standing_in_member(made.nested)
+                kept, gone = split_stopped_member(made.nested)
                 self.aside.dropped += [*gone, made.result]
                 again.append((index, attrs.evolve(made, result=None, nested=kept)))
                 continue
@@ -290,33 +290,33 @@ class Planning(PlannedSteps):
                     self.add(each, Decision.REUSE, ())
         return again
 
-    async def _fan_out(self, replay: Replay, enter: Enter) -> tuple[Answer | None, bool]:
+    async def _plan_fan_out(self, replay: Replay, enter: Enter) -> tuple[Answer | None, bool]:
         path, result, before = enter.path, enter.result, [*self.again.paths]
-        decision, reasons = await self._judged(enter)
+        decision, reasons = await self._judge_composite(enter)
         fan_out = _PlannedFanOut(self, replay, enter, decision is Decision.RERUN, before[:FEW])
         gone = await fan_out.plan_members()
         is_moved = fan_out.is_all_again or bool(fan_out.stale or fan_out.new or gone)
-        await fan_out.plan_the_others(is_moved=is_moved)
+        await fan_out.plan_remaining(is_moved=is_moved)
         reruns = fan_out.reruns
         self.again.paths = before + reruns
         self.seen.update(gone)
         self.steps += [PlannedStep(each, Decision.ORPHANED) for each in gone]
         if result is None:
-            return fan_out.answer(self._unended(enter, tuple(reruns[:1]))), False
+            return fan_out.find_answer(self._plan_unended(enter, tuple(reruns[:1]))), False
         if not is_moved:
             self.add(result, decision, reasons)
-            return recorded_fan_out(enter, result, fan_out.known), True
+            return read_fan_out(enter, result, fan_out.known_answers), True
         if fan_out.stale and not fan_out.is_all_again:
             reasons = (*reasons, Reason(ReasonKind.UPSTREAM, f"{fan_out.stale} runs again"))
         elif not fan_out.is_all_again:
             self.again.paths = before
             restore = Restore(path, enter.step, result, enter.is_spare)
-            _, reasons = await self.judged(restore, other_members(fan_out.new, len(gone)))
+            _, reasons = await self.judge_result(restore, changed_members(fan_out.new, len(gone)))
             self.again.paths = before + reruns
         self.add(result, Decision.RERUN, reasons)
-        return fan_out.answer(result), False
+        return fan_out.find_answer(result), False
 
-    def _unended(self, enter: Enter, assumes: tuple[str, ...]) -> StepResult | None:
+    def _plan_unended(self, enter: Enter, assumes: tuple[str, ...]) -> StepResult | None:
         """Plan a composite that runs to its end; return its earlier answer, if the plan continues with that."""
         assumes = tuple(each for each in assumes if each in self.again.returned)  # a waiting step has returned nothing
         old, reason = self.resumption.cut.get(enter.path, (None, None))
@@ -329,10 +329,10 @@ class Planning(PlannedSteps):
         has_ended_the_run = any(why.kind is ReasonKind.FAILED for each, (_, why) in cut if is_within(each, enter.path))
         return None if has_ended_the_run else old
 
-    async def _child(self, enter: Enter, action: WorkflowAction) -> tuple[Answer | None, bool]:
+    async def _plan_child(self, enter: Enter, action: WorkflowAction) -> tuple[Answer | None, bool]:
         path, result, nested = enter.path, enter.result, enter.nested
         aside = self.aside
-        decision, reasons = await self._judged(enter)
+        decision, reasons = await self._judge_composite(enter)
         judge, before = self.resumption.judge, list(self.again.paths)
         if decision is Decision.RERUN:
             if judge.policy.reuse is ReuseMode.INPUTS and not judge.is_forced(path):
@@ -342,7 +342,7 @@ class Planning(PlannedSteps):
         had = len(self.again.paths)
         is_refused = decision is Decision.REUSE and result is not None and not result.success and not nested
         replay = Replay(
-            begun_child(action, path) if is_refused else action.workflow(**action.inputs),
+            start_child(action, path) if is_refused else action.workflow(**action.inputs),
             nested,
             action.workflow.name,
             prefix=f"{path}/",
@@ -351,12 +351,12 @@ class Planning(PlannedSteps):
             is_muted=True,
         )
         with contextlib.closing(replay):
-            end = await self.driven(replay)
+            end = await self.drive_generator(replay)
         again = self.again.paths[had:]
         self.again.paths = before + again
         is_reused = decision is Decision.REUSE and not again and not isinstance(end, str)
         if result is None:
-            self._unended(enter, self.assumed())
+            self._plan_unended(enter, self.list_assumed())
         elif is_reused:
             self.add(result, Decision.REUSE, reasons)
         else:
@@ -378,11 +378,11 @@ class Planning(PlannedSteps):
             return (None, step_failure(path, result.error)), is_reused
         return None, False
 
-    async def _judged(self, enter: Enter) -> tuple[Decision, tuple[Reason, ...]]:
+    async def _judge_composite(self, enter: Enter) -> tuple[Decision, tuple[Reason, ...]]:
         """Decide about the recorded end of a composite, apart from its steps."""
         if enter.result is None:
             return Decision.REUSE, ()
-        return await self.judged(Restore(enter.path, enter.step, enter.result, enter.is_spare))
+        return await self.judge_result(Restore(enter.path, enter.step, enter.result, enter.is_spare))
 
 
 @attrs.define(eq=False)
@@ -416,22 +416,22 @@ class _PlannedFanOut:
         expansion, nested = expand(enter), planning.nested
         doubts = {*nested.in_doubt.get(enter.path, ())}
         gone: list[str] = []
-        for made in _made(expansion):
-            await self._look_at(made)
+        for made in _create_members(expansion):
+            await self._consider(made)
             doubts.discard(made.path)
             if not expansion.own and not doubts and enter.result is None and action.size is None:
                 self.answers.append(None)  # the number of further members is not known yet
                 break
         else:
             without = [each for each in nested.cut.get(enter.path, ()) if each not in planning.seen]
-            gone = [each for each in (*without, *below(nested.cut, without)) if each in planning.resumption.cut]
+            gone = [each for each in (*without, *list_below(nested.cut, without)) if each in planning.resumption.cut]
         return gone + [each.path for each in expansion.take_rest()]
 
-    async def _look_at(self, made: Enter) -> None:
+    async def _consider(self, made: Enter) -> None:
         end, is_known = self.enter.result, made.result is not None or bool(made.nested)
         if made.result is not None and is_stopped(made.result):
             self._stopped.append((len(self.answers), made))
-            self.answers.append(recorded_answer(made.step, made.result))
+            self.answers.append(read_answer(made.step, made.result))
         elif not (is_known or made.step.modifiers.is_ephemeral) and end is not None and not end.success:
             self._never_run.append(made)  # too many members had failed before it could start
         elif not await self._plan(made):
@@ -449,12 +449,14 @@ class _PlannedFanOut:
         self.answers.append(answer)
         return is_reused
 
-    async def plan_the_others(self, *, is_moved: bool) -> None:
+    async def plan_remaining(self, *, is_moved: bool) -> None:
         """Plan the members that a race stopped and those that never started: they run if other members do."""
         end = self.enter.result
         succeeded = sum(answer is not None and answer[1] is None for answer in self.answers)
         is_open = end is None and not self._action.completion.is_enough(succeeded, self._action.size)
-        stopped = self.planning.stopped_members(self._stopped, is_moved=is_moved or is_open, has_ended=end is not None)
+        stopped = self.planning.plan_stopped_members(
+            self._stopped, is_moved=is_moved or is_open, has_ended=end is not None
+        )
         for index, made in stopped:
             await self._plan(made)
             self.answers[index] = self.answers.pop()
@@ -470,14 +472,14 @@ class _PlannedFanOut:
         return action
 
     @property
-    def known(self) -> list[Answer]:
+    def known_answers(self) -> list[Answer]:
         """The answers that are known."""
         return [each for each in self.answers if each is not None]
 
-    def answer(self, end: StepResult | None) -> Answer | None:
+    def find_answer(self, end: StepResult | None) -> Answer | None:
         """Return the answer of the fan-out, if the plan continues with its end and knows each member."""
         is_known_whole = end is not None and all(each is not None for each in self.answers)
-        return recorded_fan_out(self.enter, end, self.known) if end is not None and is_known_whole else None
+        return read_fan_out(self.enter, end, self.known_answers) if end is not None and is_known_whole else None
 
 
 async def make_plan(
@@ -499,25 +501,25 @@ async def make_plan(
         clock: the time.
     """
     refresh()
-    resumption.judge.packages.update(moved_versions(resumption.latest.metadata))
-    doubts = await verifying.verify_results(_doubtful(resumption))
+    resumption.judge.packages.update(find_moved_versions(resumption.latest.metadata))
+    doubts = await verifying.verify_results(_find_guarded(resumption))
     cache = ResultCache(store, workflow_id, verifying, clock, resumption.judge.secrets, is_plan=True)
     return await Planning(workflow, workflow_id, resumption, verifying, cache, doubts).plan()
 
 
-def _doubtful(resumption: Resumption) -> list[StepResult]:
+def _find_guarded(resumption: Resumption) -> list[StepResult]:
     """Return the results of steps that must not be done twice, but would be if an earlier step were stale."""
     results = [*resumption.history.results, *resumption.superseded.results]
     return [result for result in results if result.success and not GUARDED.isdisjoint(result.marks)]
 
 
-def _end_text(end: Finish | Crash) -> str:
+def _describe_end(end: Finish | Crash) -> str:
     if isinstance(end, Finish):
         return NEXT_GENERATION if type(end.output) is NextGeneration else ""
-    return _crash_text(end)
+    return _describe_crash(end)
 
 
-def _crash_text(end: Crash) -> str:
+def _describe_crash(end: Crash) -> str:
     return f"the workflow raises {type(end.error).__name__}: {end.error}"[:300]
 
 
@@ -525,7 +527,7 @@ def _is_work(step: PlannedStep) -> bool:
     return step.decision in (Decision.RERUN, Decision.IN_DOUBT, Decision.INTERRUPTED, Decision.CACHED)
 
 
-def _made(expansion: Expansion) -> Iterator[Enter]:
+def _create_members(expansion: Expansion) -> Iterator[Enter]:
     """Create the members, as far as possible."""
     with contextlib.suppress(ItemsError):
         yield from expansion

@@ -25,8 +25,8 @@ from flowckpt.core.replay import (
     expand,
 )
 from flowckpt.engine.rules.paths import is_stopped
-from flowckpt.engine.values.failures import recorded_answer, recorded_fan_out
-from flowckpt.engine.values.placeholders import not_run
+from flowckpt.engine.values.failures import read_answer, read_fan_out
+from flowckpt.engine.values.placeholders import make_placeholder
 
 Visit = Callable[[Step[Any], StepResult], Answer]
 """Called with a step and its recorded result; returns what the generator gets."""
@@ -37,24 +37,24 @@ class DryResponder:
 
     async def restore(self, replay: Replay, command: Restore) -> Answer | None:
         """Answer with the recorded result."""
-        return recorded_answer(command.step, command.result)
+        return read_answer(command.step, command.result)
 
     async def execute(self, replay: Replay, command: Execute) -> Answer | None:
         """Answer an ephemeral step with a placeholder for its output; any other step has no answer."""
-        return (not_run(command), None) if command.step.modifiers.is_ephemeral else None
+        return (make_placeholder(command), None) if command.step.modifiers.is_ephemeral else None
 
     async def enter(self, replay: Replay, command: Enter) -> Answer | None:
         """Answer a composite that a generator has yielded."""
-        return await self.composite(replay, command)
+        return await self.answer_composite(replay, command)
 
-    async def composite(self, replay: Replay, enter: Enter) -> Answer | None:
+    async def answer_composite(self, replay: Replay, enter: Enter) -> Answer | None:
         """Answer a composite, in a generator or in a fan-out, from the record of its steps."""
         action = enter.step.action
         if isinstance(action, WorkflowAction):
-            return await self.child(replay, enter, action)
-        return await self.fan_out(replay, enter)
+            return await self.answer_child(replay, enter, action)
+        return await self.answer_fan_out(replay, enter)
 
-    async def child(self, replay: Replay, enter: Enter, action: WorkflowAction) -> Answer | None:
+    async def answer_child(self, replay: Replay, enter: Enter, action: WorkflowAction) -> Answer | None:
         """Drive a child workflow; return its recorded end, if the record reaches it."""
         workflow, prefix = action.workflow, f"{enter.path}/"
         child = workflow(**action.inputs)
@@ -63,40 +63,40 @@ class DryResponder:
         ) as nested:
             end = await drive(nested, self)
         if enter.result is not None and is_stopped(enter.result):
-            return recorded_answer(enter.step, enter.result)
+            return read_answer(enter.step, enter.result)
         if enter.result is None or not isinstance(end, Finish | Crash):
             return None
-        return recorded_answer(enter.step, enter.result)
+        return read_answer(enter.step, enter.result)
 
-    async def fan_out(self, replay: Replay, enter: Enter) -> Answer | None:
+    async def answer_fan_out(self, replay: Replay, enter: Enter) -> Answer | None:
         """Return the answer of a fan-out, if it has ended."""
         if enter.result is not None and is_stopped(enter.result):
-            await self.members(replay, expand(attrs.evolve(enter, result=None)))
-            return recorded_answer(enter.step, enter.result)
-        answers = await self.members(replay, expand(enter))
-        return None if enter.result is None else recorded_fan_out(enter, enter.result, answers)
+            await self.answer_members(replay, expand(attrs.evolve(enter, result=None)))
+            return read_answer(enter.step, enter.result)
+        answers = await self.answer_members(replay, expand(enter))
+        return None if enter.result is None else read_fan_out(enter, enter.result, answers)
 
-    async def members(self, replay: Replay, expansion: Expansion) -> list[Answer]:
+    async def answer_members(self, replay: Replay, expansion: Expansion) -> list[Answer]:
         """Answer the members of a fan-out: all of them if it has ended, otherwise those with a record."""
         end = expansion.enter.result
         answers: list[Answer] = []
         if end is None and not expansion.own:
             return answers
         for member in expansion:
-            answer = await self.member(replay, member)
+            answer = await self.answer_member(replay, member)
             if answer is None and end is not None and end.success:
-                answer = not_run(Execute(member.path, member.step, "")), None
+                answer = make_placeholder(Execute(member.path, member.step, "")), None
             if answer is not None:
                 answers.append(answer)
             if end is None and not expansion.own:
                 break
         return answers
 
-    async def member(self, replay: Replay, member: Enter) -> Answer | None:
+    async def answer_member(self, replay: Replay, member: Enter) -> Answer | None:
         """Answer a member of a fan-out."""
         step, result = member.step, member.result
         if step.action.is_composite:
-            return await self.composite(replay, member)
+            return await self.answer_composite(replay, member)
         if step.modifiers.is_ephemeral:
             return await self.execute(replay, Execute(member.path, step, member.location))
         if result is None:

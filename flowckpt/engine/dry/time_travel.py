@@ -27,7 +27,7 @@ from flowckpt.core.system.attrs_base import NOTEBOOK_PAGES
 from flowckpt.core.system.blocking import loop_hidden, run_alone
 from flowckpt.engine.dry.recorded_drive import DryResponder
 from flowckpt.engine.rules.paths import ROLLBACK
-from flowckpt.engine.values.failures import recorded_answer
+from flowckpt.engine.values.failures import read_answer
 from flowckpt.engine.values.inputs import BoundInputs, check_workflow, rebind_recorded
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, use_missing_secret
 from flowckpt.engine.values.target import load_target
@@ -92,41 +92,41 @@ class _Travel(DryResponder):
     async def restore(self, replay: Replay, command: Restore) -> Answer | None:
         if not self._visit_if_wanted(replay, command.path, command.step, command.result):
             return None
-        return recorded_answer(command.step, command.result)
+        return read_answer(command.step, command.result)
 
     async def execute(self, replay: Replay, command: Execute) -> Answer | None:
         if not self._visit_if_wanted(replay, command.path, command.step, None):
             return None
-        return self._answered(replay, command, await super().execute(replay, command))
+        return self._end_history(replay, command, await super().execute(replay, command))
 
     async def enter(self, replay: Replay, command: Enter) -> Answer | None:
         if not self._visit_if_wanted(replay, command.path, command.step, command.result):
             return None
-        return self._answered(replay, command, await self.composite(replay, command))
+        return self._end_history(replay, command, await self.answer_composite(replay, command))
 
-    def _answered(self, replay: Replay, command: Execute | Enter, answer: Answer | None) -> Answer | None:
+    def _end_history(self, replay: Replay, command: Execute | Enter, answer: Answer | None) -> Answer | None:
         """Return an answer; without one the history ends here, so stop if no step is wanted."""
         if answer is None and not self.is_over:
             self.last = command
             if not self.wanted:
-                self.visit(self.pause(replay, command.path, command.step, None))
+                self.visit(self.make_pause(replay, command.path, command.step, None))
                 self.is_over = True
         return answer
 
-    async def member(self, replay: Replay, member: Enter) -> Answer | None:
+    async def answer_member(self, replay: Replay, member: Enter) -> Answer | None:
         if not self._visit_if_wanted(replay, member.path, member.step, member.result):
             return None
-        return await super().member(replay, member)
+        return await super().answer_member(replay, member)
 
     def _visit_if_wanted(self, replay: Replay, path: str, step: Step[Any], result: StepResult | None) -> bool:
         """Call the visitor if the step is the wanted one; return False once the visits are over."""
         self._replays[replay.prefix] = replay
         if path in self.wanted and not self.is_over:
             self.wanted = frozenset()
-            self.is_over = not self.visit(self.pause(replay, path, step, result))
+            self.is_over = not self.visit(self.make_pause(replay, path, step, result))
         return not self.is_over
 
-    def pause(self, replay: Replay, path: str, step: Step[Any], result: StepResult | None) -> Pause:
+    def make_pause(self, replay: Replay, path: str, step: Step[Any], result: StepResult | None) -> Pause:
         outer = [each for prefix, each in self._replays.items() if replay.prefix.startswith(prefix)]
         frames = [frame for each in sorted(outer, key=lambda one: len(one.prefix)) for frame in each.frames()]
         action = step.action
@@ -220,7 +220,7 @@ class RunHistory:
             visit: called while the generator is suspended at the step. If it returns True, the history is followed
                 further, and the function is called once more at the end of the record.
         """
-        wanted = frozenset({step, encode_name(step)}) if step else self._default()
+        wanted = frozenset({step, encode_name(step)}) if step else self._choose_steps()
         responder = _Travel(wanted, visit)
         values = self.bound.values(self.workflow, use_missing=use_missing_secret)
         generator = self.workflow(**values)
@@ -228,11 +228,11 @@ class RunHistory:
         try:
             self._finish(responder, _driven(replay, responder), step, visit)
         except PlanStopped as stop:
-            raise _unknown(stop) from None
+            raise _explain_stop(stop) from None
         finally:
             replay.close()
 
-    def _default(self) -> frozenset[str]:
+    def _choose_steps(self) -> frozenset[str]:
         error, status = self.latest.error, self.latest.status
         if status is Status.FAILED and error is not None:
             return frozenset({error.path} if error.path in self.steps else ())
@@ -246,7 +246,7 @@ class RunHistory:
             if isinstance(end.error, PlanStopped):
                 raise end.error
             if not step or not responder.wanted:
-                visit(_raised(end.error))
+                visit(_pause_at_error(end.error))
                 return
         if responder.wanted:
             if not step:
@@ -267,7 +267,7 @@ def _driven(replay: Replay, responder: _Travel) -> Command:
     raise AssertionError("a responder that answers from the record never waits")
 
 
-def _raised(error: BaseException) -> Pause:
+def _pause_at_error(error: BaseException) -> Pause:
     """Return the place in the workflow where it raised its own error."""
     frames = [
         (frame, line)
@@ -283,7 +283,7 @@ def _raised(error: BaseException) -> Pause:
     return Pause(moment, [each for each, _ in frames], error.__traceback__)
 
 
-def _unknown(stop: PlanStopped) -> FlowckptError:
+def _explain_stop(stop: PlanStopped) -> FlowckptError:
     name = stop.args[0]
     if isinstance(stop, SecretNeeded):
         return FlowckptError(

@@ -24,15 +24,15 @@ from flowckpt.core.system.declared import shell_word
 from flowckpt.engine.dry.recorded_drive import follow
 from flowckpt.engine.rules.judge import evidence_reasons
 from flowckpt.engine.rules.paths import ROLLBACK, find_undone_in_races, root_failures, step_of, undone_paths
-from flowckpt.engine.run.lease import require_run, save_after, taken
+from flowckpt.engine.run.lease import hold_lease, require_run, save_after
 from flowckpt.engine.run.notify import answer_documents
-from flowckpt.engine.run.resumption import without_reusable
-from flowckpt.engine.values.failures import recorded_answer
+from flowckpt.engine.run.resumption import drop_reusable
+from flowckpt.engine.values.failures import read_answer
 from flowckpt.engine.values.inputs import rebind_recorded
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.engine.values.placeholders import PlanStopped, use_missing_secret
 from flowckpt.engine.values.superseded import Superseded
-from flowckpt.engine.values.waits import waits_after_rollback
+from flowckpt.engine.values.waits import restore_waits
 from flowckpt.errors import CheckpointNotFoundError, StaleCheckpointError
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import Moment, VerificationReport
@@ -65,7 +65,7 @@ async def find_standing_checkpoint(
         return await store.load(workflow_id, wanted)
     found = next((each for each in references if str(each.sequence) == wanted), None)
     if found is None:
-        if _named(await list_left_behind(store, workflow_id), wanted) is None:
+        if _find_reference(await list_left_behind(store, workflow_id), wanted) is None:
             raise CheckpointNotFoundError(workflow_id, wanted)
         raise CheckpointNotFoundError(
             workflow_id,
@@ -113,7 +113,7 @@ async def find_checkpoint(store: StoreBase, workflow_id: str, latest: Checkpoint
     try:
         return await find_standing_checkpoint(store, workflow_id, latest, wanted)
     except CheckpointNotFoundError:
-        found = _named(await list_left_behind(store, workflow_id), wanted)
+        found = _find_reference(await list_left_behind(store, workflow_id), wanted)
         if found is None:
             raise
     for data in await store.read_attempt(workflow_id, found.attempt):
@@ -149,7 +149,7 @@ async def list_left_behind(store: StoreBase, workflow_id: str) -> list[Checkpoin
     return [each for part in reversed(parts) for each in part]
 
 
-def _named(references: Sequence[CheckpointRef], wanted: str) -> CheckpointRef | None:
+def _find_reference(references: Sequence[CheckpointRef], wanted: str) -> CheckpointRef | None:
     newest = references[::-1]
     by_id = (each for each in newest if each.checkpoint_id == wanted)
     return next(by_id, None) or next((each for each in newest if str(each.sequence) == wanted), None)
@@ -175,7 +175,7 @@ class Recheck:
     verifier: EvidenceVerifier | None = None
     program: Program | None = None
 
-    async def moved(
+    async def check_claims(
         self, data: CheckpointData, results: Sequence[StepResult], *, base: CheckpointData, is_whole: bool = True
     ) -> tuple[dict[str, tuple[str, ...]], tuple[Any, ...]]:
         """Check the claims of some results of a checkpoint.
@@ -197,9 +197,9 @@ class Recheck:
             asked_again = [result for result in results if is_open(reports.get(result.path))]
             reports.update(await verifying.verify_results(asked_again))
         answers = answer_documents(reports)
-        moved = {path: found for path, report in reports.items() if (found := _against(report))}
+        moved = {path: found for path, report in reports.items() if (found := _list_objections(report))}
         for pack in read_packs(data) if is_whole else ():
-            found = _against(await verifying.verifier.verify_evidence_pack(pack, moment=Moment.RESUME))
+            found = _list_objections(await verifying.verifier.verify_evidence_pack(pack, moment=Moment.RESUME))
             if found:
                 moved[""] = moved.get("", ()) + found
         return moved, answers
@@ -209,7 +209,7 @@ class Recheck:
         return None if self.program is None else self.program()
 
 
-def _against(report: VerificationReport) -> tuple[str, ...]:
+def _list_objections(report: VerificationReport) -> tuple[str, ...]:
     return tuple(reason.detail for reason in evidence_reasons(report))
 
 
@@ -242,7 +242,7 @@ def recreate_claims(workflow: Workflow[Any, Any], data: CheckpointData) -> None:
     replay = Replay(workflow(**values), data.step_results, workflow.name, is_muted=True)
 
     def visit(step: Step[Any], result: StepResult) -> Answer:
-        value, failure = recorded_answer(step, result)
+        value, failure = read_answer(step, result)
         claimed = step.modifiers.evidence
         if failure is None and claimed is not None and any(callable(each) for each in claimed.claims):
             make_pack(claimed, value, place=result.path)
@@ -300,14 +300,14 @@ async def roll_back(
         StaleCheckpointError: results up to the checkpoint are no longer valid; nothing was changed.
         CheckpointStorageError: the store failed.
     """
-    async with taken(store, workflow_id) as lease:
+    async with hold_lease(store, workflow_id) as lease:
         latest = require_run(workflow_id, lease.latest)
         refuse_task(workflow_id, latest)
         target = await find_standing_checkpoint(store, workflow_id, latest, checkpoint_id)
         view = as_view(latest.step_results)
-        length = standing_length(view, length_to_continue_from(target))
+        length = count_standing(view, count_resumable(target))
         dropped = view[length:]
-        moved, answers = await rechecking.moved(target, target.step_results[:length], base=latest)
+        moved, answers = await rechecking.check_claims(target, target.step_results[:length], base=latest)
         if moved:
             raise StaleCheckpointError(workflow_id, target.checkpoint_id, reasons=moved)
         place: dict[str, Any] = {"checkpoint_id": target.checkpoint_id, "sequence": target.sequence}
@@ -315,7 +315,7 @@ async def roll_back(
         if is_there or target.sequence == latest.sequence:
             return RolledBack(workflow_id, **place, steps=length, dropped=(), attempt=latest.attempt, is_new=False)
         (superseded := Superseded(latest.metadata)).add(dropped)
-        kept = rechecking.options.written_to(without_reusable(latest.metadata))
+        kept = rechecking.options.written_to(drop_reusable(latest.metadata))
         metadata = _keep_import_mark(superseded.written_to(kept), target)
         data = await save_after(
             store,
@@ -329,7 +329,7 @@ async def roll_back(
             evidence=answers,
             snapshot=target.held_snapshot,
             partial=target.partial,
-            metadata={**waits_after_rollback(metadata, target.metadata, dropped), ROLLED_BACK: place},
+            metadata={**restore_waits(metadata, target.metadata, dropped), ROLLED_BACK: place},
             output=None,
             error=None,
         )
@@ -342,7 +342,7 @@ def _keep_import_mark(metadata: Mapping[str, Any], target: CheckpointData) -> di
     return {**metadata, IMPORTED: target.metadata[IMPORTED]} if IMPORTED in target.metadata else {**metadata}
 
 
-def standing_length(results: Sequence[StepResult], length: int) -> int:
+def count_standing(results: Sequence[StepResult], length: int) -> int:
     """Return how many results still count: those before the first one that was undone when the run failed.
 
     Args:
@@ -360,7 +360,7 @@ def standing_length(results: Sequence[StepResult], length: int) -> int:
     return next(stop, length)
 
 
-def length_to_continue_from(data: CheckpointData) -> int:
+def count_resumable(data: CheckpointData) -> int:
     """Return how many results of a checkpoint a resume keeps: all except a failure that ended the run."""
     results = data.step_results
     if data.status is Status.FAILED and data.error is not None and data.error.path:

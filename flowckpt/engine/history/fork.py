@@ -31,18 +31,18 @@ from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.ids import new_token
 from flowckpt.engine.dry.recorded_drive import follow
 from flowckpt.engine.history.checkpoints import Recheck as Recheck  # noqa: PLC0414 - for the engine
-from flowckpt.engine.history.checkpoints import find_checkpoint, length_to_continue_from, standing_length
+from flowckpt.engine.history.checkpoints import count_resumable, count_standing, find_checkpoint
 from flowckpt.engine.rules.judge import identity_reasons
 from flowckpt.engine.rules.paths import UNDOABLE, is_within, select_for_fork
 from flowckpt.engine.rules.reasons import LIMITS, ReasonKind
-from flowckpt.engine.run.lease import require_run, taken
-from flowckpt.engine.run.resumption import check_name, without_reusable
-from flowckpt.engine.values.failures import recorded_answer
+from flowckpt.engine.run.lease import hold_lease, require_run
+from flowckpt.engine.run.resumption import check_name, drop_reusable
+from flowckpt.engine.values.failures import read_answer
 from flowckpt.engine.values.inputs import BoundInputs, bind_inputs, rebind_recorded
 from flowckpt.engine.values.options import RETRIES_USED, RunOptions
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, use_missing_secret
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, ON_RERUN, Superseded
-from flowckpt.engine.values.waits import without_waits
+from flowckpt.engine.values.waits import drop_waits
 from flowckpt.errors import InputError, RunExistsError, StaleCheckpointError, StepNotFoundError
 from flowckpt.execution.runner import output_annotation
 from flowckpt.stores.base import StoreBase
@@ -57,16 +57,16 @@ Edit: TypeAlias = Callable[[Any], Any]
 """Returns the output, given the annotation of the step's function."""
 
 
-def as_given(outputs: Mapping[str, Any]) -> dict[str, Edit]:
+def make_edits(outputs: Mapping[str, Any]) -> dict[str, Edit]:
     """Return edits to values that already have the right types.
 
     Args:
         outputs: the values, by step.
     """
-    return {step: functools.partial(_given, value) for step, value in outputs.items()}
+    return {step: functools.partial(_set_output, value) for step, value in outputs.items()}
 
 
-def _given(value: Any, annotation: Any) -> Any:
+def _set_output(value: Any, annotation: Any) -> Any:
     del annotation
     return value
 
@@ -74,7 +74,7 @@ def _given(value: Any, annotation: Any) -> Any:
 _MOVES = (ReasonKind.ARGUMENTS, ReasonKind.VERSION)
 
 
-def edited_results(
+def edit_results(
     workflow: Workflow[Any, Any], bound: BoundInputs, results: Sequence[StepResult], edits: Mapping[str, Edit]
 ) -> list[StepResult]:
     """Return the results of the edited steps, driving the generator up to them. Nothing is run.
@@ -97,7 +97,7 @@ def edited_results(
 
     def visit(step: Step[Any], result: StepResult) -> Answer:
         if result.path in edits:
-            edited, value = _edited(step, result, edits[result.path], secrets)
+            edited, value = _edit_result(step, result, edits[result.path], secrets)
             found.append(edited)
             if len(found) == len(edits):
                 raise _AllFoundError
@@ -110,11 +110,11 @@ def edited_results(
                 remedy="That would drop everything after it, including the edit. Edit that step as well, or leave out "
                 "the change that makes it stale.",
             )
-        return recorded_answer(step, result)
+        return read_answer(step, result)
 
     with contextlib.closing(replay), contextlib.suppress(_AllFoundError):
         end = follow(replay, visit)
-        raise _unreached(next(path for path in edits if path not in {each.path for each in found}), end, results)
+        raise _unreached_error(next(path for path in edits if path not in {each.path for each in found}), end, results)
     return found
 
 
@@ -122,7 +122,7 @@ class _AllFoundError(Exception):
     """Every edited step was reached, so the drive can stop."""
 
 
-def _edited(step: Step[Any], result: StepResult, edit: Edit, secrets: KnownSecrets) -> tuple[StepResult, Any]:
+def _edit_result(step: Step[Any], result: StepResult, edit: Edit, secrets: KnownSecrets) -> tuple[StepResult, Any]:
     action = step.action
     annotation, call = output_annotation(action), identify(action, secrets, step.modifiers.version)
     tree = codec.encode(edit(annotation), annotation, place=f"{result.path}: output")
@@ -147,7 +147,7 @@ def _edited(step: Step[Any], result: StepResult, edit: Edit, secrets: KnownSecre
     return made, codec.decode(tree, annotation)
 
 
-def _unreached(path: str, command: Command, results: Sequence[StepResult]) -> InputError:
+def _unreached_error(path: str, command: Command, results: Sequence[StepResult]) -> InputError:
     if any(is_within(result.path, path) and result.path != path for result in results):
         return InputError(
             f"the output of step {path!r} cannot be set: it consists of the outputs of its members",
@@ -263,20 +263,20 @@ async def fork_run(store: StoreBase, clock: Clock, source_id: str, plan: ForkPla
     edits = {find_path(source_id, results, step): edit for step, edit in plan.edits.items()}
     if len(edits) < len(plan.edits):
         raise InputError("a step is edited twice, by its path and by its name", parameter="outputs")
-    kept = _kept(source_id, latest, results, plan.from_step, edits)
-    workflow = _needed(rechecking, source_id, latest) if edits or plan.inputs else None
-    bound = None if workflow is None else _bound(workflow, latest, plan.inputs)
-    moved, answers = await rechecking.moved(latest, kept, base=latest, is_whole=len(kept) == len(results))
+    kept = _select_kept(source_id, latest, results, plan.from_step, edits)
+    workflow = _require_workflow(rechecking, source_id, latest) if edits or plan.inputs else None
+    bound = None if workflow is None else _bind_changed(workflow, latest, plan.inputs)
+    moved, answers = await rechecking.check_claims(latest, kept, base=latest, is_whole=len(kept) == len(results))
     if moved:
-        raise _stale(source_id, latest, moved)
+        raise _stale_error(source_id, latest, moved)
     edited: list[StepResult] = []
     if edits and workflow is not None and bound is not None:
         staying = {*edits, *(result.path for result in kept)}
-        edited = edited_results(workflow, bound, [each for each in results if each.path in staying], edits)
+        edited = edit_results(workflow, bound, [each for each in results if each.path in staying], edits)
     new = {result.path for result in (*kept, *edited)}
     dropped = [result for result in results if result.path not in new]
-    data = _first_checkpoint(clock, source_id, latest, [*map(_inherited, kept), *edited], rechecking.options)
-    data = attrs.evolve(data, evidence=answers, metadata=_without_effects(data, newest, latest, dropped))
+    data = _make_first_checkpoint(clock, source_id, latest, [*map(_inherit, kept), *edited], rechecking.options)
+    data = attrs.evolve(data, evidence=answers, metadata=_record_effects(data, newest, latest, dropped))
     differing: dict[str, tuple[str, str]] = {}
     if plan.inputs and bound is not None:
         metadata = {**data.metadata, "defaulted": list(bound.defaulted)}
@@ -296,33 +296,33 @@ async def fork_run(store: StoreBase, clock: Clock, source_id: str, plan: ForkPla
     )
 
 
-def _stale(source_id: str, data: CheckpointData, moved: dict[str, tuple[str, ...]]) -> StaleCheckpointError:
+def _stale_error(source_id: str, data: CheckpointData, moved: dict[str, tuple[str, ...]]) -> StaleCheckpointError:
     first = next(iter(moved))
     hint = f"Nothing was changed. Fork before it: 'flowckpt fork {shell_word(source_id)} --from {shell_word(first)}'."
     return StaleCheckpointError(source_id, data.checkpoint_id, reasons=moved, remedy=hint if first else "")
 
 
 async def _save_new(store: StoreBase, new_id: str, data: CheckpointData) -> bool:
-    async with taken(store, new_id) as lease:
+    async with hold_lease(store, new_id) as lease:
         if lease.latest is not None:
-            if _is_the_same(lease.latest, data):  # created by a command that died before it could report it
+            if _is_same_fork(lease.latest, data):  # created by a command that died before it could report it
                 return False
             raise RunExistsError(new_id)
         data = attrs.evolve(data, attempt=lease.attempt, sequence=lease.last_sequence + 1)
-        if sizes := _large_values(data):
+        if sizes := _find_large_values(data):
             await finish_despite_cancel(store.share_values(data.metadata[KEY]["workflow_id"], new_id, sizes))
         await finish_despite_cancel(store.save(new_id, data))
     return True
 
 
-def _large_values(data: CheckpointData) -> dict[str, int]:
+def _find_large_values(data: CheckpointData) -> dict[str, int]:
     view = as_view(data.step_results)
     held = [blob for blobs in view.history.blobs.values() for blob in blobs.values()]
     held += [each for each in (data.held_inputs, data.held_snapshot) if isinstance(each, Blob)]
     return {blob.digest: blob.size for blob in held}
 
 
-def _is_the_same(found: CheckpointData, data: CheckpointData) -> bool:
+def _is_same_fork(found: CheckpointData, data: CheckpointData) -> bool:
     return (
         found.checkpoint_id == CHECKPOINT_ID
         and found.metadata.get(KEY) == data.metadata[KEY]
@@ -346,12 +346,12 @@ def find_path(source_id: str, results: Sequence[StepResult], wanted: str) -> str
     raise StepNotFoundError(source_id, wanted, known=paths)
 
 
-def _kept(
+def _select_kept(
     source_id: str, latest: CheckpointData, results: Sequence[StepResult], from_step: str, edits: Mapping[str, Edit]
 ) -> list[StepResult]:
     """Return the results that are taken over unchanged; the edited ones follow them."""
     paths = [result.path for result in results]
-    length = standing_length(results, length_to_continue_from(latest))
+    length = count_standing(results, count_resumable(latest))
     if edits and (first := min(paths.index(path) for path in edits)) > length:
         raise StepNotFoundError(source_id, paths[first], known=paths[: length + 1])
     if from_step and from_step not in latest.in_flight:  # an unfinished composite has no result, but its members may
@@ -359,7 +359,7 @@ def _kept(
     return select_for_fork(results, length, from_step, edits)
 
 
-def _needed(rechecking: Recheck, source_id: str, latest: CheckpointData) -> Workflow[Any, Any]:
+def _require_workflow(rechecking: Recheck, source_id: str, latest: CheckpointData) -> Workflow[Any, Any]:
     workflow = rechecking.workflow()
     if workflow is None:
         raise InputError(
@@ -371,7 +371,7 @@ def _needed(rechecking: Recheck, source_id: str, latest: CheckpointData) -> Work
     return workflow
 
 
-def _bound(workflow: Workflow[Any, Any], latest: CheckpointData, given: Mapping[str, Any]) -> BoundInputs:
+def _bind_changed(workflow: Workflow[Any, Any], latest: CheckpointData, given: Mapping[str, Any]) -> BoundInputs:
     """Bind the recorded inputs with the changed ones; an input left to its default keeps the recorded value."""
     if not given:
         return rebind_recorded(workflow, latest, {})
@@ -387,13 +387,13 @@ def _bound(workflow: Workflow[Any, Any], latest: CheckpointData, given: Mapping[
     )
 
 
-def _inherited(result: StepResult) -> StepResult:
+def _inherit(result: StepResult) -> StepResult:
     """Return a result in the form for the new run: not executed by its attempts, and without a compensation."""
     marks = tuple(mark for mark in result.marks if mark != ON_RERUN)
     return attrs.evolve(result, attempt=0, marks=marks)
 
 
-def _without_effects(
+def _record_effects(
     data: CheckpointData, newest: CheckpointData, latest: CheckpointData, dropped: Iterable[StepResult]
 ) -> dict[str, Any]:
     """Return the metadata of a fork, with all effects of the source, including those after the checkpoint."""
@@ -402,11 +402,11 @@ def _without_effects(
         kept = {result.path for result in data.step_results}
         since = [*Superseded(newest.metadata).results, *newest.step_results]
         found += [result for result in since if result.path not in kept]
-    superseded.add(map(_inherited, [*found, *dropped]))
+    superseded.add(map(_inherit, [*found, *dropped]))
     return superseded.written_to(data.metadata)
 
 
-def _first_checkpoint(
+def _make_first_checkpoint(
     clock: Clock, source_id: str, latest: CheckpointData, results: Sequence[StepResult], options: RunOptions
 ) -> CheckpointData:
     history = History()
@@ -415,7 +415,7 @@ def _first_checkpoint(
     paths = {result.path for result in results}
     metadata = {
         name: value
-        for name, value in without_waits(without_reusable(latest.metadata)).items()
+        for name, value in drop_waits(drop_reusable(latest.metadata)).items()
         if name not in (ROLLED_BACK, STARTED_BY, ENDED, generation.KEY)
     }
     metadata[BIRTH] = new_token(16)

@@ -49,13 +49,13 @@ class TaskClaims:
         self._here = str(Path.cwd())  # a program may change its directory between two steps
         self._clock = clock
 
-    def base_of(self, log: TaskLog) -> str:
+    def find_base(self, log: TaskLog) -> str:
         """Return the directory where a task's relative paths start."""
         if self._verifier is not None:
             return log.base_path
         return self._base_path or log.base_path or self._here
 
-    def files_base(self, log: TaskLog) -> str:
+    def find_files_base(self, log: TaskLog) -> str:
         """Return the directory in which files are restored: never one that is only given by the record.
 
         Raises:
@@ -70,12 +70,12 @@ class TaskClaims:
             )
         return own
 
-    def _verifier_of(self, log: TaskLog) -> EvidenceVerifier:
+    def _make_verifier(self, log: TaskLog) -> EvidenceVerifier:
         # As in the engine: a program's own claims may have paths anywhere; only relative paths must stay below the
         # base.
-        return self._verifier or EvidenceVerifier(self.base_of(log), allow_absolute=True, clock=self._clock)
+        return self._verifier or EvidenceVerifier(self.find_base(log), allow_absolute=True, clock=self._clock)
 
-    async def committed(
+    async def commit_claims(
         self,
         log: TaskLog,
         pack: EvidencePack | None,
@@ -108,22 +108,22 @@ class TaskClaims:
         if pack is None or not len(pack):
             return None
         if not self.is_automatic:
-            document: dict[str, Any] = {"pack": (await _captured(self._verifier_of(log), pack)).to_document()}
+            document: dict[str, Any] = {"pack": (await _capture_facts(self._make_verifier(log), pack)).to_document()}
             return document if exit_code is None else {**document, "exit_code": exit_code}
-        made = await ClaimChecker(self._verifier_of(log)).commit(pack, path=path, exit_code=exit_code)
+        made = await ClaimChecker(self._make_verifier(log)).commit(pack, path=path, exit_code=exit_code)
         if not made.report:
             await on_refusal(made.report)
             raise evidence_error(path, made.report)
         return made.document
 
-    async def report_of(self, log: TaskLog, step: CommittedStep) -> VerificationReport:
+    async def check_step(self, log: TaskLog, step: CommittedStep) -> VerificationReport:
         """Check the recorded claims of a step now."""
         return (await self.verify_results(log, [step]))[0]
 
     async def verify_results(self, log: TaskLog, steps: Sequence[CommittedStep]) -> list[VerificationReport]:
         """Check the recorded claims of many steps now, in one call."""
         packs = [(step.evidence_pack, StepFacts(step.exit_code)) for step in steps]
-        return await self._verifier_of(log).verify_packs(packs, moment=Moment.RESUME)
+        return await self._make_verifier(log).verify_packs(packs, moment=Moment.RESUME)
 
     async def refuse_stale(self, log: TaskLog, index: int) -> None:
         """Refuse a step if its claims, or those of an earlier step, no longer hold.
@@ -133,7 +133,7 @@ class TaskClaims:
         Raises:
             StaleStepError: claims do not hold or cannot be checked; the error names all these steps.
         """
-        steps = _with_claims(log.live_chain(index))[::-1]
+        steps = _select_claimed(log.live_chain(index))[::-1]
         reports = await self.verify_results(log, steps)
         stale = {
             step.path: [f"evidence: {each}" for each in (list_failures(report) or (report.reason,))]
@@ -152,14 +152,14 @@ class TaskClaims:
             "with rollback_to_checkpoint.",
         )
 
-    async def newest_to_continue_from(self, log: TaskLog, checkpoint_type: str | None) -> CommittedStep | None:
+    async def find_newest_valid(self, log: TaskLog, checkpoint_type: str | None) -> CommittedStep | None:
         """Return the newest step from which a task can continue: its claims and those of all earlier steps hold now.
 
         Args:
             log: the task.
             checkpoint_type: the kind of step; None for any.
         """
-        steps = _with_claims(log.live_chain(log.head))[::-1]
+        steps = _select_claimed(log.live_chain(log.head))[::-1]
         found = None
         for step, report in zip(steps, await self.verify_results(log, steps), strict=True):
             if not _may_stay(report):
@@ -168,15 +168,15 @@ class TaskClaims:
                 found = step
         return found
 
-    async def newest_that_holds(self, log: TaskLog, steps: Sequence[CommittedStep]) -> CommittedStep | None:
+    async def find_newest_verified(self, log: TaskLog, steps: Sequence[CommittedStep]) -> CommittedStep | None:
         """Return the first of some steps that has claims, and whose claims hold now."""
         for step in steps:
-            if step.has_claims and (await self.report_of(log, step)).verified:
+            if step.has_claims and (await self.check_step(log, step)).verified:
                 return step
         return None
 
 
-def _with_claims(steps: Sequence[CommittedStep]) -> list[CommittedStep]:
+def _select_claimed(steps: Sequence[CommittedStep]) -> list[CommittedStep]:
     return [step for step in steps if step.has_claims]
 
 
@@ -184,7 +184,7 @@ def _may_stay(report: VerificationReport) -> bool:
     return report.outcome in (PackOutcome.VERIFIED, PackOutcome.NO_EVIDENCE)
 
 
-async def _captured(verifier: EvidenceVerifier, pack: EvidencePack) -> EvidencePack:
+async def _capture_facts(verifier: EvidenceVerifier, pack: EvidencePack) -> EvidencePack:
     """Return a pack with the facts that could be captured; a claim without facts is never verified later."""
     found = []
     for claim in pack:
@@ -214,11 +214,11 @@ def capture(base: str, paths: Iterable[str | os.PathLike[str]]) -> Files:
         raise SettingError(f"files is a list of paths, not {paths!r:.80}", setting="files", remedy="Use a list.")
     found: dict[str, Any] = {}
     for path in paths:
-        _capture(Path(base), _below(base, path), found)
+        _capture_entry(Path(base), _relative_name(base, path), found)
     return {name: PartialState(held_value(encode(entry, "files"))) for name, entry in found.items()}
 
 
-def _below(base: str, path: object) -> str:
+def _relative_name(base: str, path: object) -> str:
     if isinstance(path, str | os.PathLike) and (text := os.fspath(path)) and isinstance(text, str):
         name = os.path.relpath(os.path.join(base, text), base)  # noqa: PTH118 - an absolute path stays as it is
         if name != os.curdir and name.partition(os.sep)[0] != os.pardir:
@@ -238,7 +238,7 @@ def _check_parents(base: Path, name: str) -> None:
         raise SettingError(f"{name!r:.200} is not below {base}: a link leads out of it", setting="files")
 
 
-def _capture(base: Path, name: str, found: dict[str, Any]) -> None:
+def _capture_entry(base: Path, name: str, found: dict[str, Any]) -> None:
     path = base / name
     try:
         status = path.lstat()
@@ -253,17 +253,17 @@ def _capture(base: Path, name: str, found: dict[str, Any]) -> None:
         names = sorted(each.name for each in path.iterdir())
         found[name] = {"kind": "directory", "mode": stat.S_IMODE(status.st_mode), "names": names}
         for each in names:
-            _capture(base, os.path.join(name, each), found)  # noqa: PTH118 - names, not paths
+            _capture_entry(base, os.path.join(name, each), found)  # noqa: PTH118 - names, not paths
     else:
         raise SettingError(f"{name!r:.200} is neither a file, a directory nor a link", setting="files")
 
 
-def roots_of(files: Files) -> list[str]:
+def find_roots(files: Files) -> list[str]:
     """Return the paths that are not below another one."""
     return [name for name in files if not any(str(parent) in files for parent in Path(name).parents)]
 
 
-def put_back(base: str, files: Files) -> None:
+def restore_files(base: str, files: Files) -> None:
     """Restore files and directories; files that a directory did not contain are removed.
 
     Args:
@@ -275,7 +275,7 @@ def put_back(base: str, files: Files) -> None:
         OSError: something cannot be written.
     """
     for name in sorted(files):  # a directory before what is in it
-        if _below(base, name) != name:
+        if _relative_name(base, name) != name:
             raise SettingError(f"{name!r:.200} is not a path below {base}", setting="files")
         entry, path = files[name].state, Path(base, name)
         if entry["kind"] == "directory":

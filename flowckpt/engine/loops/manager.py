@@ -22,9 +22,9 @@ from flowckpt.core.system.blocking import finish_despite_cancel, run_blocking
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.numbers import checked_number, counted, is_finite_number
 from flowckpt.core.system.secret import Secret
-from flowckpt.engine.loops.claims import Files, TaskClaims, capture, put_back, roots_of
-from flowckpt.engine.loops.task import OwnedTask, Tasks, begin, commit, encoded, find_begun
-from flowckpt.engine.values.options import check_ports, checked_functions
+from flowckpt.engine.loops.claims import Files, TaskClaims, capture, find_roots, restore_files
+from flowckpt.engine.loops.task import OwnedTask, Tasks, begin, commit, encode_state, find_begun
+from flowckpt.engine.values.options import check_functions, check_ports
 from flowckpt.errors import CheckpointNotFoundError, EvidenceNotVerifiedError, SettingError, StepNotStartedError
 from flowckpt.evidence.claims import Evidence, EvidencePack
 from flowckpt.evidence.report import VerificationReport
@@ -118,7 +118,7 @@ class CheckpointManager:
             refuse_undeletable(self.store, "max_per_task")
         check_ports(verifier, clock)
         self._clock: Clock = clock or SystemClock()
-        self._migrations = checked_functions("migrations", migrations, "that take a state and return its newer form")
+        self._migrations = check_functions("migrations", migrations, "that take a state and return its newer form")
         base = None if base_path is None else str(Path(base_path).absolute())
         self._claims = TaskClaims(verifier, base, self._clock, is_automatic=auto_verify)
         self._tasks = Tasks(self.store, self._clock, self._claims)
@@ -173,9 +173,9 @@ class CheckpointManager:
         task_log.check_text(checkpoint_type, "checkpoint_type")
         if work_item_id is not None:
             task_log.check_text(work_item_id, "work_item_id")
-        held = encoded(snapshot)
+        held = encode_state(snapshot)
         noted = Recorded(encode(dict(metadata or {}), "metadata")).value()
-        async with self._tasks.changing(task_id) as task:
+        async with self._tasks.own(task_id) as task:
             kept = await self._capture(task.log, files) if files else {}
             step = await begin(
                 task,
@@ -191,7 +191,7 @@ class CheckpointManager:
         return step.step_id
 
     async def _capture(self, log: TaskLog, files: Sequence[str | os.PathLike[str]]) -> Files:
-        base = self._claims.files_base(log)
+        base = self._claims.find_files_base(log)
         return await run_blocking(lambda: capture(base, files))
 
     async def run_command(
@@ -226,14 +226,14 @@ class CheckpointManager:
             CommandFailedError: the program cannot be started.
             StepTimeoutError: it did not end in time.
         """
-        step_id = self._open_step(step_id)
+        step_id = self._require_step(step_id)
         path = step_id.rpartition("@")[2]
         action = command_action(path, argv, cwd, env, stdin, max_output)
         output = await run_command(action, path=path, timeout_seconds=timeout_seconds, interrupts=Interrupts())
         self._exit_codes[step_id] = output.exit_code
         return output
 
-    def _open_step(self, step_id: str | None) -> str:
+    def _require_step(self, step_id: str | None) -> str:
         if step_id is None:
             if len(self._exit_codes) == 1:
                 return next(iter(self._exit_codes))
@@ -331,18 +331,18 @@ class CheckpointManager:
         """
         task_id, local_step_id = task_log.split_id(step_id, "step_id")
         chosen = None if checkpoint_id is None else task_log.check_checkpoint_id(checkpoint_id)
-        held = None if snapshot is _AS_BEGUN else encoded(snapshot)
-        async with self._tasks.changing(task_id) as task:
+        held = None if snapshot is _AS_BEGUN else encode_state(snapshot)
+        async with self._tasks.own(task_id) as task:
             log = task.log
             step = find_begun(log, step_id, local_step_id)
         # Not under the lock: checks may take long, and other steps of the task continue meanwhile.
         exit_code = self._exit_codes.get(step_id)
-        evidence = await self._claims.committed(
+        evidence = await self._claims.commit_claims(
             log, evidence_pack, step.path, exit_code=exit_code, on_refusal=partial(self._note, task_id)
         )
-        async with self._tasks.changing(task_id) as task:
+        async with self._tasks.own(task_id) as task:
             step = find_begun(task.log, step_id, local_step_id)
-            kept = await self._capture(task.log, roots_of(step.files)) if held is not None and step.files else None
+            kept = await self._capture(task.log, find_roots(step.files)) if held is not None and step.files else None
             committed = await commit(
                 task,
                 self._clock,
@@ -370,7 +370,7 @@ class CheckpointManager:
             CheckpointStorageError: the store failed.
         """
         task_id, local_id = task_log.split_id(step_id, "step_id")
-        async with self._tasks.changing(task_id) as task:
+        async with self._tasks.own(task_id) as task:
             find_begun(task.log, step_id, local_id)
             await task.save(Reason.MANUAL, "@abandoned", begun=task.log.without_begun([local_id]).values())
             task.log.mark_begins_obsolete([local_id])
@@ -385,8 +385,8 @@ class CheckpointManager:
         Raises:
             CheckpointCorruptedError: its record is damaged.
         """
-        log = await self._tasks.log_of(task_id)
-        return () if log is None else self._in_doubt(log)
+        log = await self._tasks.load_log(task_id)
+        return () if log is None else self._list_in_doubt(log)
 
     # --- the plan of a task ------------------------------------------------------------------------------------------
 
@@ -405,7 +405,7 @@ class CheckpointManager:
             CheckpointStorageError: the store failed.
         """
         plan = task_log.check_plan(steps)
-        async with self._tasks.changing(task_id) as task:
+        async with self._tasks.own(task_id) as task:
             log = task.log
             if log.plan != plan:
                 metadata = log.metadata(plan=plan)
@@ -422,7 +422,7 @@ class CheckpointManager:
             RunLockedError: another process owns it.
             CheckpointStorageError: the store failed.
         """
-        async with self._tasks.changing(task_id) as task:
+        async with self._tasks.own(task_id) as task:
             if task.sequence == 0:
                 raise CheckpointNotFoundError(task_id)
             if self._most is not None:  # the process of the last commit may have died before it removed any
@@ -444,7 +444,7 @@ class CheckpointManager:
             CheckpointCorruptedError: its record is damaged.
             ForeignRecordError: it is a run of the engine.
         """
-        log = await self._tasks.log_of(task_id)
+        log = await self._tasks.load_log(task_id)
         return None if log is None else await self._restore(log, log.find_current())
 
     async def restore_by_id(self, checkpoint_id: str) -> RestoredTask:
@@ -458,7 +458,7 @@ class CheckpointManager:
             StaleStepError: its evidence, or that of an earlier step, no longer holds (with `auto_verify`).
             CheckpointCorruptedError: the record is damaged.
         """
-        log, index = await self._tasks.found(checkpoint_id)
+        log, index = await self._tasks.find_checkpoint(checkpoint_id)
         return await self._restore(log, index)
 
     async def rollback_to_checkpoint(self, checkpoint_id: str) -> Any:
@@ -477,15 +477,15 @@ class CheckpointManager:
             RunLockedError: another process owns the task.
             CheckpointStorageError: the store failed.
         """
-        found, index = await self._tasks.found(checkpoint_id)
+        found, index = await self._tasks.find_checkpoint(checkpoint_id)
         step = found.committed[index]
-        async with self._tasks.changing(step.task_id) as task:
+        async with self._tasks.own(step.task_id) as task:
             log = task.log
             if index >= len(log.committed) or log.committed[index] != step or not log.is_live(index):
                 raise CheckpointNotFoundError(step.task_id, step.id)
             data = await self.store.load(step.task_id, local_part(step.id, step.task_id))
             snapshot = decoded_value(migrate_state(data.held_snapshot, step.snapshot_version, self._migrations))
-            async with self._put_back(log, data.partial):
+            async with self._restore_files(log, data.partial):
                 await self._claims.refuse_stale(log, index)
                 await task.save(Reason.MANUAL, "@rollback", begun=(), metadata=log.metadata(head=index))
             log.mark_begins_obsolete(log.begun)
@@ -503,28 +503,28 @@ class CheckpointManager:
             if self._claims.is_automatic:
                 await self._claims.refuse_stale(log, index)
             checkpoint = await self._load(log.committed[index])
-        begun, chain = self._in_doubt(log), tuple(log.chain(index))
+        begun, chain = self._list_in_doubt(log), tuple(log.chain(index))
         return RestoredTask(log.task_id, checkpoint, chain, log.remaining(index), begun, is_finished=log.is_finished)
 
-    def _in_doubt(self, log: TaskLog) -> tuple[StartedStep, ...]:
+    def _list_in_doubt(self, log: TaskLog) -> tuple[StartedStep, ...]:
         return tuple(
             attrs.evolve(step, snapshot=migrate_state(step.held_snapshot, step.snapshot_version, self._migrations))
             for step in log.in_doubt()
         )
 
     @asynccontextmanager
-    async def _put_back(self, log: TaskLog, files: Files) -> AsyncGenerator[None, None]:
+    async def _restore_files(self, log: TaskLog, files: Files) -> AsyncGenerator[None, None]:
         """Restore files, and reverse that if the block fails."""
         if not files:
             yield
             return
-        base = self._claims.files_base(log)
-        before = await run_blocking(lambda: capture(base, roots_of(files)))
+        base = self._claims.find_files_base(log)
+        before = await run_blocking(lambda: capture(base, find_roots(files)))
         try:
-            await run_blocking(lambda: put_back(base, files))
+            await run_blocking(lambda: restore_files(base, files))
             yield
         except BaseException:
-            await finish_despite_cancel(run_blocking(lambda: put_back(base, before)))
+            await finish_despite_cancel(run_blocking(lambda: restore_files(base, before)))
             raise
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
@@ -538,8 +538,8 @@ class CheckpointManager:
         Raises:
             CheckpointNotFoundError: the checkpoint does not exist.
         """
-        log, index = await self._tasks.found(checkpoint_id)
-        report = await self._claims.report_of(log, log.committed[index])
+        log, index = await self._tasks.find_checkpoint(checkpoint_id)
+        report = await self._claims.check_step(log, log.committed[index])
         await self._note(log.task_id, report, log.committed[index].sequence)
         return report
 
@@ -547,7 +547,7 @@ class CheckpointManager:
         found = Verifications.of(report.answers, self._clock.now(), sequence, is_verified=report.verified)
         await note_verification(self.store, self._clock, task_id, {}, found)
 
-    async def _with_verifications(self, task_id: str, steps: Sequence[S]) -> list[S]:
+    async def _add_verifications(self, task_id: str, steps: Sequence[S]) -> list[S]:
         """Return steps with their newest verifications."""
         later = (await read_verifications(self.store, task_id, {})).checkpoints if steps else {}
         return [attrs.evolve(step, later=later.get(step.sequence)) for step in steps]
@@ -563,11 +563,11 @@ class CheckpointManager:
             task_id: the task.
             checkpoint_type: the kind of step, or None for any.
         """
-        log = await self._tasks.log_of(task_id)
+        log = await self._tasks.load_log(task_id)
         if log is None:
             return None
-        found = await self._claims.newest_to_continue_from(log, checkpoint_type)
-        return None if found is None else (await self._with_verifications(task_id, [await self._load(found)]))[0]
+        found = await self._claims.find_newest_valid(log, checkpoint_type)
+        return None if found is None else (await self._add_verifications(task_id, [await self._load(found)]))[0]
 
     async def get_checkpoint(self, checkpoint_id: str) -> TaskCheckpoint:
         """Return a checkpoint with its state.
@@ -579,9 +579,9 @@ class CheckpointManager:
             CheckpointNotFoundError: the checkpoint does not exist.
             CheckpointCorruptedError: its record is damaged.
         """
-        log, index = await self._tasks.found(checkpoint_id)
+        log, index = await self._tasks.find_checkpoint(checkpoint_id)
         loaded = await self._load(log.committed[index])
-        return (await self._with_verifications(log.task_id, [loaded]))[0]
+        return (await self._add_verifications(log.task_id, [loaded]))[0]
 
     async def list_checkpoints(
         self, task_id: str, limit: int = 100, checkpoint_type: str | None = None, *, verified: bool | None = None
@@ -597,11 +597,11 @@ class CheckpointManager:
         Raises:
             SettingError: the limit is negative or not a whole number.
         """
-        log = await self._tasks.log_of(task_id)
+        log = await self._tasks.load_log(task_id)
         most = checked_number(limit, "limit", "Write limit=100.", least=0)
         steps = [] if log is None else [step for step in log.live_steps() if verified in (None, step.verified)]
         wanted = [step for step in steps if checkpoint_type in (None, step.checkpoint_type)][:most]
-        return await self._with_verifications(task_id, wanted)
+        return await self._add_verifications(task_id, wanted)
 
     async def delete_checkpoint(self, checkpoint_id: str) -> bool:
         """Remove a checkpoint, and return whether it existed.
@@ -616,11 +616,11 @@ class CheckpointManager:
         """
         refuse_undeletable(self.store, "store")
         try:
-            log, index = await self._tasks.found(checkpoint_id)
+            log, index = await self._tasks.find_checkpoint(checkpoint_id)
         except CheckpointNotFoundError:
             return False
         step = log.committed[index]
-        async with self._tasks.changing(step.task_id) as task:
+        async with self._tasks.own(step.task_id) as task:
             return await self._remove(task, step)
 
     async def _remove(self, task: OwnedTask, step: CommittedStep) -> bool:
@@ -652,7 +652,7 @@ class CheckpointManager:
             steps = log.live_steps()
             verified = next((step for step in steps if step.verified), None)
             if verified is None:
-                verified = await self._claims.newest_that_holds(log, steps)
+                verified = await self._claims.find_newest_verified(log, steps)
             for step in log.list_surplus(most, verified):
                 await self._remove(task, step)
         except Exception as error:
@@ -666,10 +666,10 @@ class CheckpointManager:
             RunLockedError: another process owns it.
             CheckpointStorageError: the store failed.
         """
-        if await self._tasks.log_of(task_id) is None:
+        if await self._tasks.load_log(task_id) is None:
             return 0
         # take the lease first, so that no other process can save meanwhile
-        async with self._tasks.changing(task_id) as task:
+        async with self._tasks.own(task_id) as task:
             count = len(task.log.live)
             await self._tasks.give_up(task)
             await self.store.clear(task_id)

@@ -65,7 +65,7 @@ class OwnedTask:
         self.log = log
         self.lease = lease
         self.one_at_a_time = asyncio.Lock()
-        history = History() if lease.latest is None else _to_continue(lease.latest)
+        history = History() if lease.latest is None else _continue_history(lease.latest)
         facts, metadata = RunFacts(log.task_id, MANAGED, NO_INPUTS, _INPUTS, remedy=_REMEDY), log.metadata()
         self._saves = Checkpointer(store, clock, facts, metadata, lease.attempt, lease.last_sequence, history)
 
@@ -151,7 +151,7 @@ async def take(store: StoreBase, clock: Clock, task_id: str) -> OwnedTask:
     return OwnedTask(store, clock, lease, log)
 
 
-def _to_continue(latest: CheckpointData) -> History:
+def _continue_history(latest: CheckpointData) -> History:
     view = as_view(latest.step_results)
     return view.history if len(view) == len(view.history.results) else view.history.forked(len(view))
 
@@ -176,7 +176,7 @@ class Tasks:
         self._taking = asyncio.Lock()
 
     @asynccontextmanager
-    async def changing(self, task_id: str) -> AsyncGenerator[OwnedTask, None]:
+    async def own(self, task_id: str) -> AsyncGenerator[OwnedTask, None]:
         """Own a task from now on, and change it during the block, one asyncio task at a time.
 
         Args:
@@ -189,7 +189,7 @@ class Tasks:
         """
         check_task_id(task_id)
         while True:
-            task = await self._taken(task_id)
+            task = await self._take(task_id)
             async with task.one_at_a_time:
                 if self._owned.get(task_id) is not task:  # released while this call waited
                     continue
@@ -204,13 +204,13 @@ class Tasks:
                         await asyncio.sleep(0)
                 return
 
-    async def _taken(self, task_id: str) -> OwnedTask:
+    async def _take(self, task_id: str) -> OwnedTask:
         async with self._taking:
             task = self._owned.get(task_id)
             if task is None:
                 task = await finish_despite_cancel(take(self._store, self._clock, task_id))
                 self._owned[task_id] = task
-                task.log.base_path = self._claims.base_of(task.log)
+                task.log.base_path = self._claims.find_base(task.log)
             return task
 
     async def give_up(self, task: OwnedTask) -> None:
@@ -236,7 +236,7 @@ class Tasks:
         for task_id in list(self._owned):
             await self.release(task_id)
 
-    async def log_of(self, task_id: str) -> TaskLog | None:
+    async def load_log(self, task_id: str) -> TaskLog | None:
         """Return the log of a task, from its owner or from the store; None if the task does not exist.
 
         Raises:
@@ -250,7 +250,7 @@ class Tasks:
         latest = await self._store.load_latest(task_id)
         return None if latest is None else await read_log(self._store, task_id, latest)
 
-    async def found(self, checkpoint_id: str) -> tuple[TaskLog, int]:
+    async def find_checkpoint(self, checkpoint_id: str) -> tuple[TaskLog, int]:
         """Return the task of a stored checkpoint, and the index of its step.
 
         Args:
@@ -262,20 +262,20 @@ class Tasks:
         """
         task_id, local_id = split_id(checkpoint_id, "checkpoint_id")
         if not task_id:
-            return await self._found_in_any(local_id)
-        log = await self.log_of(task_id)
+            return await self._find_in_any(local_id)
+        log = await self.load_log(task_id)
         if log is None:
             raise CheckpointNotFoundError(task_id)
         if local_id not in log.live:
             raise CheckpointNotFoundError(task_id, local_id)
         return log, log.live[local_id]
 
-    async def _found_in_any(self, local_id: str) -> tuple[TaskLog, int]:
+    async def _find_in_any(self, local_id: str) -> tuple[TaskLog, int]:
         names = set(self._owned)
         if self._store.has(Ability.LIST):
             found = await find_runs(self._store, RunFilter(workflow=MANAGED))
             names |= {run.workflow_id for run in found}
-        logs = [log for name in sorted(names) if (log := await self.log_of(name)) and local_id in log.live]
+        logs = [log for name in sorted(names) if (log := await self.load_log(name)) and local_id in log.live]
         if len(logs) == 1:
             return logs[0], logs[0].live[local_id]
         shown = ", ".join(public_id(log.task_id, local_id) for log in logs)
@@ -287,7 +287,7 @@ class Tasks:
 # The two records of a step: its start and its commit.
 
 
-def encoded(snapshot: Any) -> LazyValue:
+def encode_state(snapshot: Any) -> LazyValue:
     """Return a state encoded, so that it cannot change any more.
 
     Raises:

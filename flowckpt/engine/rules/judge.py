@@ -34,7 +34,7 @@ from flowckpt.core.identity.fingerprint import code_of
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import PartialState, StepResult
 from flowckpt.engine.rules import in_doubt as in_doubts
-from flowckpt.engine.rules.paths import handled_after, is_within
+from flowckpt.engine.rules.paths import is_within, make_handled_search
 from flowckpt.engine.rules.reasons import NONDETERMINISM, OnStale, Reason, ReasonKind, ResumePolicy, ReuseMode
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def identity_reasons(
         and repr(call.arguments) == repr(result.arguments)  # as values, 1 == 1.0 == True
     ):
         return ()  # the usual case
-    return tuple(_reasons(action, call, result, secrets))
+    return tuple(_compare_calls(action, call, result, secrets))
 
 
 def moved_reasons(step: Step[Any], result: StepResult, secrets: KnownSecrets = NONE) -> tuple[Reason, ...]:
@@ -67,7 +67,7 @@ def moved_reasons(step: Step[Any], result: StepResult, secrets: KnownSecrets = N
     return tuple(each for each in identity_reasons(step, result, secrets) if each.kind is not ReasonKind.CODE)
 
 
-def plainly_same(step: Step[Any], result: StepResult, secrets: KnownSecrets = NONE) -> FunctionInfo | None:
+def find_plain_match(step: Step[Any], result: StepResult, secrets: KnownSecrets = NONE) -> FunctionInfo | None:
     """Return the facts about a step's function, if a quick comparison shows that a result belongs to the same call.
 
     Args:
@@ -130,7 +130,7 @@ def incomparable_reasons(step: Step[Any], result: StepResult, secrets: KnownSecr
     )
 
 
-def _reasons(
+def _compare_calls(
     action: Action, call: CallIdentity, result: StepResult | PartialState, secrets: KnownSecrets
 ) -> list[Reason]:
     reasons: list[Reason] = []
@@ -178,7 +178,7 @@ def partial_reasons(step: Step[Any], partial: PartialState, secrets: KnownSecret
     )
 
 
-def kept_partial(partial: Mapping[str, PartialState], policy: ResumePolicy) -> dict[str, PartialState]:
+def keep_partial(partial: Mapping[str, PartialState], policy: ResumePolicy) -> dict[str, PartialState]:
     """Return the states that a resume starts with: all except those of steps that the user wants to run again.
 
     Args:
@@ -224,7 +224,7 @@ class Judge:
     @functools.cached_property
     def _handled_after(self) -> Callable[[str], str]:
         history = () if self.policy.reruns_what_follows else self.history
-        return handled_after(history, drops_what_follows=self.policy.reuse is ReuseMode.PREFIX)
+        return make_handled_search(history, drops_what_follows=self.policy.reuse is ReuseMode.PREFIX)
 
     def reasons(
         self,
@@ -276,17 +276,17 @@ class Judge:
             rewritten: as in `reasons`.
         """
         report = self.reports.get(result.path)
-        declared = None if step is None or not result.success else _declared(step)
+        declared = None if step is None or not result.success else _list_declared(step)
         verdicts = () if report is None else report.verdicts
         skipped = [
             verdict
             for verdict in verdicts
             if verdict.evidence.role
-            and ((declared is not None and _file(verdict) not in declared) or _is_rewritten(verdict, rewritten))
+            and ((declared is not None and _file_key(verdict) not in declared) or _is_rewritten(verdict, rewritten))
         ]
         found = () if report is None else evidence_reasons(report, skipped)
         if declared and (result.evidence is not None or step is None or not step.modifiers.is_at_most_once):
-            recorded = {_file(verdict) for verdict in verdicts}
+            recorded = {_file_key(verdict) for verdict in verdicts}
             found += tuple(
                 Reason(_FILE_KINDS[role], f"{path}: the step {role} it, but did not record it")
                 for role, path in declared
@@ -371,7 +371,7 @@ def evidence_reasons(report: VerificationReport, skipped: Sequence[Verdict] = ()
 _FILE_KINDS = {"reads": ReasonKind.READS, "writes": ReasonKind.EVIDENCE}
 
 
-def _declared(step: Step[Any]) -> list[tuple[str, str]] | None:
+def _list_declared(step: Step[Any]) -> list[tuple[str, str]] | None:
     """Return the files of a step as it is yielded now; None if the step's own functions fail."""
     try:
         return [(role, path) for role in _FILE_KINDS for path in declared_files(step, role)]
@@ -379,7 +379,7 @@ def _declared(step: Step[Any]) -> list[tuple[str, str]] | None:
         return None
 
 
-def _file(verdict: Verdict) -> tuple[str, str]:
+def _file_key(verdict: Verdict) -> tuple[str, str]:
     return verdict.evidence.role, str(verdict.evidence.expected.get("path"))
 
 
@@ -388,7 +388,7 @@ def _is_rewritten(verdict: Verdict, rewritten: Mapping[str, str | None]) -> bool
     claim = verdict.evidence
     if claim.role != "reads" or not rewritten:
         return False
-    path = os.path.normpath(_file(verdict)[1])
+    path = os.path.normpath(_file_key(verdict)[1])
     if path in rewritten:
         digest = rewritten[path]
         return digest is None or bool(digest == claim.expected.get("sha256", claim.expected.get("digest")))

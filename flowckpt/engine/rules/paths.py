@@ -29,7 +29,7 @@ def results_after(results: Sequence[StepResult], path: str) -> Iterator[StepResu
         results: the history.
         path: the step.
     """
-    above = [*_above(path)]
+    above = [*_outer_paths(path)]
     levels = [(each, each[: each.rfind("/") + 1]) for each in (path, *above)]
     sequential = [(each, scope) for each, scope in levels if each[len(scope) : len(scope) + 1] != "["]
     outer, inside = {each for each, _ in levels}, tuple(f"{each}/" for each, _ in levels)
@@ -55,7 +55,7 @@ def is_after(path: str, earlier: str) -> bool:
         path: the unfinished step.
         earlier: the finished step.
     """
-    for each in (earlier, *_above(earlier)):
+    for each in (earlier, *_outer_paths(earlier)):
         scope = each[: each.rfind("/") + 1]
         if each[len(scope) : len(scope) + 1] != "[" and path.startswith(scope) and not is_within(path, each):
             return True
@@ -81,7 +81,7 @@ def group_nested(paths: Iterable[str]) -> dict[str, list[str]]:
     found: dict[str, dict[str, None]] = {}
     for path in paths:
         inner = path
-        for outer in _above(path):
+        for outer in _outer_paths(path):
             directly = found.setdefault(outer, {})
             if inner in directly:
                 break
@@ -90,7 +90,7 @@ def group_nested(paths: Iterable[str]) -> dict[str, list[str]]:
     return {outer: list(directly) for outer, directly in found.items()}
 
 
-def below(nested: Mapping[str, list[str]], paths: Iterable[str]) -> list[str]:
+def list_below(nested: Mapping[str, list[str]], paths: Iterable[str]) -> list[str]:
     """Return the steps nested in some steps, at any depth.
 
     Args:
@@ -125,7 +125,7 @@ def root_failures(results: Sequence[StepResult], path: str) -> list[str]:
         deeper: list[str] = []
         if result.step_type in _FAN_OUT:  # includes those that failed while the others were being stopped
             members = [each for each in by_path if each.startswith(f"{at}/") and "/" not in each[len(at) + 1 :]]
-            deeper = [each for each in members if not by_path[each].success] + _stranded(results, by_path, at)
+            deeper = [each for each in members if not by_path[each].success] + _find_stranded(results, by_path, at)
         elif error.path != at and is_within(error.path, at) and error.path in by_path:
             deeper = [error.path]
         unseen += deeper
@@ -151,20 +151,20 @@ class HandledFailure(FieldEquality):
         return {"path": self.path, "followed_by": [*self.followed_by]}
 
 
-def handled_failure(results: Sequence[StepResult], path: str) -> HandledFailure | None:
+def find_handled_failure(results: Sequence[StepResult], path: str) -> HandledFailure | None:
     """Return a failure if the workflow handled it by yielding another step; None if it ended the workflow directly.
 
     Args:
         results: the history.
         path: the step that failed.
     """
-    above = {*_above(path)}
+    above = {*_outer_paths(path)}
     later = (each for each in results_after(results, path) if each.path not in above and each.step_type != ROLLBACK)
     followed_by = tuple(each.path for each in later)
     return HandledFailure(path, followed_by) if followed_by else None
 
 
-def handled_after(results: Sequence[StepResult], *, drops_what_follows: bool) -> Callable[[str], str]:
+def make_handled_search(results: Sequence[StepResult], *, drops_what_follows: bool) -> Callable[[str], str]:
     """Return a function from a step to the newest handled failure that a rerun of the step drops; empty for none.
 
     The failed member of a map that tolerates failures does not count: no handler ran because of it.
@@ -195,7 +195,7 @@ def handled_after(results: Sequence[StepResult], *, drops_what_follows: bool) ->
     return after
 
 
-def handled_end(results: Sequence[StepResult], path: str) -> HandledFailure | None:
+def find_handled_end(results: Sequence[StepResult], path: str) -> HandledFailure | None:
     """Return the handled failure with which a run failed; None if a resume has something to run again.
 
     Args:
@@ -204,11 +204,11 @@ def handled_end(results: Sequence[StepResult], path: str) -> HandledFailure | No
     """
     if not path or undone_paths(results) - find_undone_in_races(results).keys():
         return None
-    found = [handled_failure(results, each) for each in root_failures(results, path)]
+    found = [find_handled_failure(results, each) for each in root_failures(results, path)]
     return found[0] if found and all(found) else None
 
 
-def _stranded(results: Sequence[StepResult], by_path: Mapping[str, StepResult], fan_out: str) -> list[str]:
+def _find_stranded(results: Sequence[StepResult], by_path: Mapping[str, StepResult], fan_out: str) -> list[str]:
     """Return the failures that were propagating when the fan-out was stopped.
 
     The steps that contain them have not ended.
@@ -231,7 +231,7 @@ def _stranded(results: Sequence[StepResult], by_path: Mapping[str, StepResult], 
     return found
 
 
-def _above(path: str) -> Iterator[str]:
+def _outer_paths(path: str) -> Iterator[str]:
     """Yield the steps that contain a step, innermost first."""
     while "/" in path:
         path = path[: path.rfind("/")]
@@ -259,10 +259,10 @@ def select_for_fork(
         InputError: an edit would be dropped, because an earlier step runs again; or the edits and `from_path`
             contradict each other.
     """
-    gone = _gone(results, from_path) if from_path else set()
+    gone = _find_gone(results, from_path) if from_path else set()
     if edited:
         _refuse_dropped_edits(results, edited)
-        behind_edits = set().union(*(_gone(results, path) for path in edited)) - {*edited}
+        behind_edits = set().union(*(_find_gone(results, path) for path in edited)) - {*edited}
         if from_path and behind_edits != gone - {*edited}:
             names = ", ".join(map(repr, edited))
             raise InputError(
@@ -274,7 +274,7 @@ def select_for_fork(
     return [result for result in results[:length] if result.path not in gone]
 
 
-def _gone(results: Sequence[StepResult], path: str) -> set[str]:
+def _find_gone(results: Sequence[StepResult], path: str) -> set[str]:
     """Return the results that no longer count when a step runs again."""
     within = {each.path for each in results if is_within(each.path, path)}
     return within | {each.path for each in results_after(results, path)}
@@ -287,7 +287,7 @@ def _refuse_dropped_edits(results: Sequence[StepResult], edited: Collection[str]
         dropped = [each.path for each in results_after(results, first) if each.path not in edited]
         for second in order[at + 1 :]:
             beside = [each for each in dropped if not is_within(second, each)]  # steps nested in it may stay
-            between = next((each for each in beside if second in _gone(results, each)), None)
+            between = next((each for each in beside if second in _find_gone(results, each)), None)
             if between is not None:
                 raise InputError(
                     f"step {between!r} is between {first!r} and {second!r}: the steps after an edited one are dropped, "
@@ -354,12 +354,12 @@ def find_undone_in_races(results: Iterable[StepResult]) -> dict[str, list[StepRe
     found: dict[str, list[StepResult]] = {}
     for each in undoing:
         path = step_of(each.path)
-        if any(above in stopped for above in _above(path)):
+        if any(above in stopped for above in _outer_paths(path)):
             found.setdefault(path, []).append(each)
     return found
 
 
-def standing_in_member(nested: Sequence[StepResult]) -> tuple[list[StepResult], list[StepResult]]:
+def split_stopped_member(nested: Sequence[StepResult]) -> tuple[list[StepResult], list[StepResult]]:
     """Return which results of a stopped member still count if it runs after all, and which do not.
 
     Undone results do not count, and neither does anything in the member that depends on them.
@@ -405,7 +405,7 @@ def find_left_to_undo(results: Sequence[StepResult], undoable: Collection[str]) 
     return [each for each in reversed(results) if each.success and each.path in undoable and each.path not in undone]
 
 
-def ended_wait(results: Sequence[StepResult], to: str, path: str) -> StepResult | None:
+def find_ended_wait(results: Sequence[StepResult], to: str, path: str) -> StepResult | None:
     """Return the ended wait that a step replies to: the last one with a name in the step's own scope, or with a path.
 
     Args:

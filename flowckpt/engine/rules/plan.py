@@ -87,7 +87,7 @@ class PlannedStep:
         return {**document, "duration_ms": self.duration_ms, "location": self.location}
 
 
-def hidden(steps: Iterable[PlannedStep], secrets: KnownSecrets) -> tuple[PlannedStep, ...]:
+def redact_steps(steps: Iterable[PlannedStep], secrets: KnownSecrets) -> tuple[PlannedStep, ...]:
     """Return planned steps with the run's secrets removed."""
     if not secrets.is_any:
         return tuple(steps)
@@ -181,7 +181,7 @@ class ResumePlan(ShownInNotebook):
 # What a resume does with a waiting step, as a sentence; without I/O.
 
 
-def message_for(wait: Wait, messages: Iterable[Signal]) -> Signal | None:
+def find_message_for(wait: Wait, messages: Iterable[Signal]) -> Signal | None:
     """Return the message that ends a wait: the first one sent before its deadline; None without one.
 
     Args:

@@ -93,7 +93,7 @@ class SavePolicy:
     took: tuple[int, float] = attrs.field(init=False, default=(0, 0.0))
     _saved_results: int = attrs.field(init=False, default=0)
     _saved_ns: int = attrs.field(init=False, default=0)
-    _told: set[str] = attrs.field(init=False, factory=set)
+    _logged: set[str] = attrs.field(init=False, factory=set)
 
     def is_due(self, results: int, clock: Clock) -> bool:
         """Return whether the trigger asks for a checkpoint now, after a step that has none of its own.
@@ -106,7 +106,7 @@ class SavePolicy:
             return False
         seconds = (clock.elapsed_ns() - self._saved_ns) / 1e9
         progress = options.Progress(results - self._saved_results, seconds, results, clock.now())
-        return options.asks_for_checkpoint(self.trigger, progress, _log, self._told)
+        return options.asks_for_checkpoint(self.trigger, progress, _log, self._logged)
 
     def after_save(self, data: CheckpointData, clock: Clock) -> None:
         """Take note of a checkpoint that is durable now."""
@@ -250,7 +250,9 @@ class Checkpointer:
         """
         refused = await self._make_savable(self._backoff, reason) if self._backoff is not None else None
         self.sequence += 1
-        data = self.attempted = self._next(reason, checkpoint_id, status, output, error, in_flight, evidence, snapshot)
+        data = self.attempted = self._make_checkpoint(
+            reason, checkpoint_id, status, output, error, in_flight, evidence, snapshot
+        )
         if self.secrets.is_any:
             results = self.history.results
             refuse_secret_record(data, results[self.searched :], self.secrets)
@@ -271,7 +273,7 @@ class Checkpointer:
             failed.__dict__.setdefault("ref", f"{run}@{data.checkpoint_id}")
             raise
         except Exception as failure:
-            raise self._unknown_outcome(failure, data) from failure
+            raise self._unknown_outcome_error(failure, data) from failure
         if policy.is_timed:
             policy.took = data.sequence, (self.clock.elapsed_ns() - started_ns) / 1e6
         self.is_usable = True
@@ -281,7 +283,7 @@ class Checkpointer:
             policy.after_save(data, self.clock)
         return data
 
-    def _unknown_outcome(self, failure: Exception, data: CheckpointData) -> CheckpointStorageError:
+    def _unknown_outcome_error(self, failure: Exception, data: CheckpointData) -> CheckpointStorageError:
         run = self.run
         error = CheckpointStorageError(
             f"{self.store.kind} raised {type(failure).__name__} during a save: {failure}",
@@ -293,7 +295,7 @@ class Checkpointer:
         error.ref = f"{run.workflow_id}@{data.checkpoint_id}"
         return error
 
-    def _next(
+    def _make_checkpoint(
         self,
         reason: Reason,
         checkpoint_id: str | None,

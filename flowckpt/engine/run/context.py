@@ -114,12 +114,12 @@ class RunContext:
         asked = await self.requests.poll()
         self.look_at_ns = self.clock.elapsed_ns() + LOOK_NS * self.requests.slowdown
         recorder = self.recorder
-        if not asked or not recorder.start_saved:  # nothing to save while results are still being restored
+        if not asked or not recorder.is_start_saved:  # nothing to save while results are still being restored
             return
         checkpointer = recorder.checkpointer
         for each in asked:
             if each.kind is WaitKind.TAG:
-                checkpointer.metadata = run.inbox.tagged(checkpointer.metadata, each.data)
+                checkpointer.metadata = run.inbox.change_tags(checkpointer.metadata, each.data)
         is_at_rest = checkpointer.attempted is not None and checkpointer.attempted.status is Status.SUSPENDED
         saved = await recorder.checkpoint(Reason.SUSPENDED if is_at_rest else Reason.TRIGGER)
         await recorder.emit_saved(saved)
@@ -130,7 +130,7 @@ class RunContext:
         """Undo what the stopped members of a race did; see `undo_steps`."""
         await run.undo_steps.undo_stopped(self, stopped)
 
-    def in_doubt_resolver(self) -> run.in_doubt.InDoubtResolver:
+    def make_resolver(self) -> run.in_doubt.InDoubtResolver:
         """Return the resolver for steps that an earlier attempt started or finished."""
         recorder = self.recorder
         return run.in_doubt.InDoubtResolver(
@@ -150,4 +150,4 @@ class RunContext:
             StepInDoubtError: it is unknown whether the step was done.
         """
         if path in self.recorder.in_doubt:
-            await self.in_doubt_resolver().refuse_doubt(step, path)
+            await self.make_resolver().refuse_doubt(step, path)

@@ -12,7 +12,7 @@ from flowckpt.core.records import StepResult
 from flowckpt.engine.rules.in_doubt import LEFT_DONE, Question, Settlement, open_question, settle_done, settle_started
 from flowckpt.engine.rules.judge import Judge, moved_reasons
 from flowckpt.engine.rules.reasons import OnStale, Reason, ResumePolicy, Settled
-from flowckpt.engine.values.failures import stale_step
+from flowckpt.engine.values.failures import stale_step_error
 from flowckpt.engine.values.superseded import ON_RERUN, Superseded
 from flowckpt.errors import StepInDoubtError
 from flowckpt.execution.claims import ClaimChecker, list_failures
@@ -66,7 +66,7 @@ class InDoubtResolver:
     runner: StepRunner
     claims: ClaimChecker
 
-    async def before(self, call: StepCall) -> Resolution:
+    async def resolve(self, call: StepCall) -> Resolution:
         """Decide about a step that is about to run.
 
         Raises:
@@ -77,17 +77,17 @@ class InDoubtResolver:
         path, step = call.path, call.step
         settled = self.policy.settled.get(path) if step.modifiers.is_at_most_once else None
         if settled is not None:
-            return await self._settled(call, settled)
+            return await self._follow_decision(call, settled)
         old, is_in_doubt = self.superseded.get(path), path in self.in_doubt
         moved = () if old is None else moved_reasons(step, old, self.judge.secrets)
         question = open_question(step, path, old, self.policy, is_moved=bool(moved), is_in_doubt=is_in_doubt)
         found = RUN
         if question is Question.STARTED:
-            found = await self._started(call, has_failed=not is_in_doubt)
+            found = await self._resolve_started(call, has_failed=not is_in_doubt)
         elif question is Question.DONE and old is not None:
-            found = await self._done(step, old)
+            found = await self._resolve_done(step, old)
         elif question is Question.MOVED and old is not None:
-            found = self._moved(old, moved)
+            found = self._resolve_moved(old, moved)
         is_run = found.reused is None and found.outcome is None
         if is_run and old is not None and old.success and ON_RERUN in old.marks and step.modifiers.on_rerun is not None:
             found = attrs.evolve(found, undo=old)
@@ -98,14 +98,14 @@ class InDoubtResolver:
         """The policy of this resume."""
         return self.judge.policy
 
-    def _moved(self, old: StepResult, moved: tuple[Reason, ...]) -> Resolution:
+    def _resolve_moved(self, old: StepResult, moved: tuple[Reason, ...]) -> Resolution:
         """Decide about a step that was done with another call."""
         answer = self.policy.decide(moved, is_done=True)
         if answer is OnStale.FAIL:
-            raise stale_step(self.workflow_id, old.path, moved, repeats_effect=True)
+            raise stale_step_error(self.workflow_id, old.path, moved, repeats_effect=True)
         return Resolution(reused=old) if answer is OnStale.REUSE else RUN
 
-    async def _settled(self, call: StepCall, settled: Settled) -> Resolution:
+    async def _follow_decision(self, call: StepCall, settled: Settled) -> Resolution:
         """Follow the user's decision; if the step has an earlier result, that is its output."""
         old = self.superseded.get(call.path)
         if not settled.is_done:
@@ -115,7 +115,7 @@ class InDoubtResolver:
         call = attrs.evolve(call, tries=1, services=NO_SERVICES)
         return Resolution(outcome=await self.runner.adopt(call, is_vouched=True, make=settled.make))
 
-    async def _started(self, call: StepCall, *, has_failed: bool) -> Resolution:
+    async def _resolve_started(self, call: StepCall, *, has_failed: bool) -> Resolution:
         """Decide about a step that was started and has failed, or has no recorded end."""
         report = await self.claims.verify_in_doubt(call.step)
         settlement = settle_started(report, may_be_running=self._may_be_running(call.path))
@@ -123,7 +123,7 @@ class InDoubtResolver:
             outcome = await self.runner.adopt(attrs.evolve(call, tries=1, services=NO_SERVICES))
             return Resolution(outcome=outcome, report=report)
         if settlement is Settlement.ASK:
-            self._ask_of_start(call.path, report, has_failed=has_failed)
+            self._raise_start_doubt(call.path, report, has_failed=has_failed)
         return Resolution(report=report)
 
     async def refuse_doubt(self, step: Step[Any], path: str) -> None:
@@ -137,21 +137,21 @@ class InDoubtResolver:
         elif path in self.in_doubt and path not in self.policy.settled:
             report = await self.claims.verify_in_doubt(step)
             if settle_started(report, may_be_running=self._may_be_running(path)) is Settlement.ASK:
-                self._ask_of_start(path, report, has_failed=False)
+                self._raise_start_doubt(path, report, has_failed=False)
 
     def _may_be_running(self, path: str) -> bool:
         return self.policy.is_taken_over or is_left_running(self.workflow_id, path)
 
-    def _ask_of_start(self, path: str, report: VerificationReport, *, has_failed: bool) -> None:
-        detail = _undecided(report) if report.verdicts else "it has no evidence"
+    def _raise_start_doubt(self, path: str, report: VerificationReport, *, has_failed: bool) -> None:
+        detail = _describe_doubt(report) if report.verdicts else "it has no evidence"
         ended = "it failed" if has_failed else "it was started, and its end was never recorded"
         if self.policy.is_taken_over:
             ended += ", and the previous owner of the run may still be running it"
         elif is_left_running(self.workflow_id, path):
             ended += ", and its function still runs after the timeout"
-        self._ask(path, f"{ended}; {detail}")
+        self._raise_doubt(path, f"{ended}; {detail}")
 
-    async def retried(self, call: StepCall) -> Resolution:
+    async def resolve_retry(self, call: StepCall) -> Resolution:
         """Decide about a step before it is retried; `--force` does not apply to retries.
 
         Raises:
@@ -159,9 +159,9 @@ class InDoubtResolver:
         """
         judge = attrs.evolve(self.judge, policy=attrs.evolve(self.policy, is_forced=False, settled={}))
         unforced = attrs.evolve(self, judge=judge)
-        return await unforced._started(call, has_failed=True)
+        return await unforced._resolve_started(call, has_failed=True)
 
-    async def _done(self, step: Step[Any], old: StepResult) -> Resolution:
+    async def _resolve_done(self, step: Step[Any], old: StepResult) -> Resolution:
         """Decide about a step that was done with the same call; its result was dropped because of an earlier step."""
         report = None if old.evidence is None else await self.claims.verify_again(step, old, restore_value)
         settlement = Settlement.ASK if report is None else settle_done(report)
@@ -170,14 +170,14 @@ class InDoubtResolver:
         if settlement is Settlement.ASK and not step.modifiers.is_at_most_once:
             if self.policy.on_stale is OnStale.REUSE:
                 return Resolution(reused=old, report=report)
-            raise stale_step(self.workflow_id, old.path, (LEFT_DONE,), repeats_effect=True)
+            raise stale_step_error(self.workflow_id, old.path, (LEFT_DONE,), repeats_effect=True)
         if settlement is Settlement.ASK:
-            detail = "it has no evidence" if report is None else _undecided(report)
+            detail = "it has no evidence" if report is None else _describe_doubt(report)
             changed = f"it was done, something that it depends on has changed since, and {detail}"
-            self._ask(old.path, changed, was_done=True)
+            self._raise_doubt(old.path, changed, was_done=True)
         return Resolution(report=report)
 
-    async def undone(self, call: StepCall, old: StepResult) -> Outcome | None:
+    async def undo_earlier(self, call: StepCall, old: StepResult) -> Outcome | None:
         """Undo the effect of an earlier execution; return the failure of the try if that is not possible.
 
         Args:
@@ -196,11 +196,11 @@ class InDoubtResolver:
             return Outcome(error=error)
         return None
 
-    def _ask(self, path: str, detail: str, *, was_done: bool = False) -> None:
+    def _raise_doubt(self, path: str, detail: str, *, was_done: bool = False) -> None:
         if not self.policy.is_forced:
             raise StepInDoubtError(self.workflow_id, path, detail=detail, was_done=was_done)
 
 
-def _undecided(report: VerificationReport) -> str:
+def _describe_doubt(report: VerificationReport) -> str:
     found = list_failures(report)
     return f"its evidence cannot tell: {'; '.join(found) or report.reason}"

@@ -64,7 +64,7 @@ class Inbox:
         self._read_ns: int | None = None
         self._has_warned = False
 
-    async def first_for(self, wait: Wait, *, is_fresh: bool = False) -> Signal | None:
+    async def find_message(self, wait: Wait, *, is_fresh: bool = False) -> Signal | None:
         """Return the message that ends a wait: the first one sent before its deadline; None without one.
 
         Args:
@@ -73,7 +73,7 @@ class Inbox:
         """
         if wait.is_timed:
             return None
-        for signal in await self._pending(is_fresh=is_fresh):
+        for signal in await self._read_pending(is_fresh=is_fresh):
             if signal.ends(wait) and (wait.due_at is None or signal.sent_at < wait.due_at):
                 return signal
         return None
@@ -83,11 +83,11 @@ class Inbox:
 
         Args:
             waits: the waits.
-            is_fresh: as for `first_for`.
+            is_fresh: as for `find_message`.
         """
         now = self._clock.now()
         for wait in waits:
-            if wait.is_due(now) or await self.first_for(wait, is_fresh=is_fresh) is not None:
+            if wait.is_due(now) or await self.find_message(wait, is_fresh=is_fresh) is not None:
                 return True
             is_fresh = is_fresh and wait.is_timed  # one read is enough
         return False
@@ -97,7 +97,7 @@ class Inbox:
         assert self._taken is not None
         self._taken.add(signal.signal_id)
 
-    def answers_to(self, wait: Wait) -> list[str]:
+    def list_answers(self, wait: Wait) -> list[str]:
         """Return the ids of all messages read that could have ended a wait, including the one that did."""
         return [signal.signal_id for signal in self._found if signal.ends(wait)]
 
@@ -112,11 +112,11 @@ class Inbox:
         """Remove messages that earlier attempts consumed but did not remove."""
         if any(result.signal for result in self._history.notable()) and self._store.has(Ability.SIGNALS):
             try:
-                await self._pending(is_fresh=True)
+                await self._read_pending(is_fresh=True)
             except FlowckptError as error:  # the run is done, and does not need its messages any more
                 _log.warning("run %s: its consumed signals could not be removed: %s", self._workflow_id, error)
 
-    async def _pending(self, *, is_fresh: bool) -> list[Signal]:
+    async def _read_pending(self, *, is_fresh: bool) -> list[Signal]:
         now_ns = self._clock.elapsed_ns()
         if is_fresh or self._read_ns is None or now_ns - self._read_ns > _FRESH_NS:
             store = self._store
@@ -164,7 +164,7 @@ def new_request(signal_id: str, sent_at: datetime, newest: CheckpointData, *, ro
     return Signal(signal_id, "cancel", sent_at, asked, kind=WaitKind.CANCEL, birth=birth_of(newest.metadata))
 
 
-def tagged(metadata: Mapping[str, Any], change: Mapping[str, str | None]) -> dict[str, Any]:
+def change_tags(metadata: Mapping[str, Any], change: Mapping[str, str | None]) -> dict[str, Any]:
     """Return the metadata of a run with changed tags.
 
     Args:
@@ -243,12 +243,12 @@ class Requests:
         self._failures, self._is_reported = 0, False
         meant = [each for each in signals if each.birth == self.birth]
         for each in meant:
-            if each.kind is WaitKind.CANCEL and self._counts(each):
+            if each.kind is WaitKind.CANCEL and self._is_newer_than_end(each):
                 self.interrupts.request_cancel(rolls_back=bool(each.data.get(_ROLLS_BACK, True)))
                 return ()
         return [each for each in meant if each.kind in (WaitKind.CHECKPOINT, WaitKind.TAG)]
 
-    def _counts(self, request: Signal) -> bool:
+    def _is_newer_than_end(self, request: Signal) -> bool:
         """Return whether a request to cancel is newer than the run's last end, even after a rollback."""
         if self.ended is None:
             return True

@@ -37,7 +37,7 @@ def require_run(workflow_id: str, found: T | None) -> T:
 
 
 @asynccontextmanager
-async def taken(store: StoreBase, workflow_id: str) -> AsyncGenerator[Lease, None]:
+async def hold_lease(store: StoreBase, workflow_id: str) -> AsyncGenerator[Lease, None]:
     """Hold the lease of a run during the block.
 
     Args:
@@ -71,7 +71,7 @@ async def save_after(
     return data
 
 
-async def given_back(store: StoreBase, lease: Lease, *, is_away: bool = False) -> None:
+async def give_back(store: StoreBase, lease: Lease, *, is_away: bool = False) -> None:
     """Release a run. A failure is only logged: it must not hide how the run ended.
 
     Args:
@@ -100,7 +100,7 @@ _live: dict[str, list[tuple[StoreBase, Interrupts]]] = {}
 
 
 @contextmanager
-def known_as_live(store: StoreBase, workflow_id: str, interrupts: Interrupts) -> Iterator[None]:
+def register_live(store: StoreBase, workflow_id: str, interrupts: Interrupts) -> Iterator[None]:
     """Register a run as driven by this process during the block.
 
     Args:
@@ -126,7 +126,7 @@ def is_alone() -> bool:
     return sum(map(len, _live.values())) <= 1
 
 
-def live_interrupts(store: object, workflow_id: str) -> Interrupts | None:
+def find_live_interrupts(store: object, workflow_id: str) -> Interrupts | None:
     """Return the `Interrupts` of a run that this process drives on this store; None for any other run."""
     return next((interrupts for place, interrupts in _live.get(workflow_id, ()) if place == store), None)
 

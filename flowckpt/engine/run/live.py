@@ -176,7 +176,7 @@ class Watch:
         changed: dict[int, tuple[StoreBase, dict[int, dict[str, Any]]]] = {}
         for key, run in runs.items():
             try:
-                document = self._changed(key, run, is_due=is_due)
+                document = self._make_due_note(key, run, is_due=is_due)
             except Exception as error:  # the note is only a hint: a later look tries again
                 _log.debug("run %s: its live note could not be prepared: %s", run.workflow_id, error)
                 continue
@@ -191,7 +191,7 @@ class Watch:
             self.is_looking = bool(self.runs)
         return self.is_looking
 
-    def _changed(self, key: int, run: RunContext, *, is_due: bool) -> dict[str, Any] | None:
+    def _make_due_note(self, key: int, run: RunContext, *, is_due: bool) -> dict[str, Any] | None:
         """Return the note of a run without its time, if it must be written now."""
         store, (written, written_at) = run.recorder.checkpointer.store, self._written.get(key, ({}, 0.0))
         if not store.has(Ability.LIVE) or (
@@ -228,7 +228,7 @@ os.register_at_fork(after_in_child=WATCH.forget)
 MOST_PUBLISHED = 100
 
 
-def newest_published(published: Iterable[list[Any]]) -> list[list[Any]]:
+def select_newest_published(published: Iterable[list[Any]]) -> list[list[Any]]:
     """Return the newest value of each name, as name, value, time and step; if there are too many, the newest ones."""
     found: dict[str, list[Any]] = {}
     for each in published:
@@ -242,18 +242,18 @@ def live_document(run: RunContext) -> dict[str, Any]:
     """Return the note of a run without its time, and without secrets."""
     checkpointer, secrets = run.recorder.checkpointer, run.secrets
 
-    def shown(text: str) -> str:
+    def redact(text: str) -> str:
         return secrets.text(text) if secrets.is_any else text
 
     def step_document(call: StepCall) -> dict[str, Any]:
         done = call.done
-        figures = {shown(name): value for name, value in run.services.so_far(call.path)[0].items()}
+        figures = {redact(name): value for name, value in run.services.read_so_far(call.path)[0].items()}
         return {
-            "path": shown(call.path),
+            "path": redact(call.path),
             "step_type": call.action.step_type,
             "since": encode_time(call.since or run.clock.now()),
             "tries": call.tries,
-            "progress": None if done is None else [done[0], done[1], shown(done[2])],
+            "progress": None if done is None else [done[0], done[1], redact(done[2])],
             "figures": figures,
         }
 
@@ -263,10 +263,10 @@ def live_document(run: RunContext) -> dict[str, Any]:
         attempted = checkpointer.attempted or run.recorder.resumed_from
         for result in checkpointer.history.results[0 if attempted is None else len(attempted.step_results) :]:
             for name, entry in result.published.items():
-                yield [name, entry["value"], entry["at"], shown(result.path)]
+                yield [name, entry["value"], entry["at"], redact(result.path)]
         for call in calls:
-            for name, entry in run.services.so_far(call.path)[1].items():
-                yield [name, entry["value"], entry["at"], shown(call.path)]
+            for name, entry in run.services.read_so_far(call.path)[1].items():
+                yield [name, entry["value"], entry["at"], redact(call.path)]
 
     calls = [call for call in list(run.recorder.in_flight.values()) if call.since is not None]
     calls.sort(key=lambda call: call.since or run.clock.now())
@@ -275,7 +275,7 @@ def live_document(run: RunContext) -> dict[str, Any]:
         "attempt": checkpointer.attempt,
         "steps": [step_document(call) for call in calls[:MOST_STEPS]],
         "more": max(0, len(calls) - MOST_STEPS),
-        "published": newest_published(published()),
+        "published": select_newest_published(published()),
     }
 
 
@@ -307,7 +307,7 @@ async def read_live(
     except (FlowckptError, OSError) as error:
         _log.debug("run %s: its live note cannot be read: %s", workflow_id, error)
         return None
-    found = None if content is None else _parsed(content, birth_of(metadata), attempt)
+    found = None if content is None else _parse_note(content, birth_of(metadata), attempt)
     if found is None:
         return None
     ended = {result.path for result in results}
@@ -315,53 +315,57 @@ async def read_live(
     return attrs.evolve(found, steps=steps, is_running=status is Status.RUNNING)
 
 
-def _parsed(content: bytes, birth: str, attempt: int) -> LiveNote | None:
+def _parse_note(content: bytes, birth: str, attempt: int) -> LiveNote | None:
     """Return the note of an attempt; None if it belongs to another attempt or is damaged."""
     try:
         document = json.loads(content)
         if document["birth"] != birth or document["attempt"] != attempt:
             return None
-        steps = [_step(each) for each in document["steps"][:MOST_STEPS]]
-        published = {_text(name): _published(value, at, path) for name, value, at, path in document["published"]}
-        return LiveNote(_moment(document["at"]), steps, _whole(document["more"]), is_running=False, published=published)
+        steps = [_parse_step(each) for each in document["steps"][:MOST_STEPS]]
+        published = {
+            _parse_text(name): _parse_published(value, at, path) for name, value, at, path in document["published"]
+        }
+        return LiveNote(
+            _parse_moment(document["at"]), steps, _parse_whole(document["more"]), is_running=False, published=published
+        )
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, DecodingError):
         return None
 
 
-def _published(tree: Any, at: Any, path: Any) -> Published:
-    return Published(codec.decode(tree, Any, place="published"), _moment(at), _text(path))
+def _parse_published(tree: Any, at: Any, path: Any) -> Published:
+    return Published(codec.decode(tree, Any, place="published"), _parse_moment(at), _parse_text(path))
 
 
-def _step(document: Any) -> LiveStep:
+def _parse_step(document: Any) -> LiveStep:
     progress = document["progress"]
     if progress is not None:
         done, total, note = progress
-        progress = _number(done), None if total is None else _number(total), _text(note)
-    figures = {name: _number(value) for name, value in document["figures"].items()}
-    moment, tries = _moment(document["since"]), _whole(document["tries"])
-    return LiveStep(_text(document["path"]), _text(document["step_type"]), moment, tries, progress, figures)
+        progress = _parse_number(done), None if total is None else _parse_number(total), _parse_text(note)
+    figures = {name: _parse_number(value) for name, value in document["figures"].items()}
+    moment, tries = _parse_moment(document["since"]), _parse_whole(document["tries"])
+    return LiveStep(_parse_text(document["path"]), _parse_text(document["step_type"]), moment, tries, progress, figures)
 
 
-def _text(document: Any) -> str:
+def _parse_text(document: Any) -> str:
     if not isinstance(document, str):
         raise TypeError(document)
     return document
 
 
-def _moment(document: Any) -> datetime:
+def _parse_moment(document: Any) -> datetime:
     moment = datetime.fromisoformat(document)
     if moment.tzinfo is None:
         raise ValueError(document)
     return moment
 
 
-def _whole(document: Any) -> int:
+def _parse_whole(document: Any) -> int:
     if type(document) is not int or not 0 <= document < 1 << 53:
         raise ValueError(document)
     return document
 
 
-def _number(document: Any) -> Any:
+def _parse_number(document: Any) -> Any:
     if isinstance(document, bool) or not is_finite_number(document):
         raise ValueError(document)
     return document
@@ -383,7 +387,7 @@ def collect_published(results: Iterable[StepResult], live: LiveNote | None) -> d
     found: dict[str, Published] = {}
     for result in results:
         for name, value in result.published.items():
-            each = _published(value["value"], value["at"], result.path)
+            each = _parse_published(value["value"], value["at"], result.path)
             if name not in found or each.at >= found[name].at:
                 found[name] = each
     for name, each in ({} if live is None else live.published).items():

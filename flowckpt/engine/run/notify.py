@@ -216,19 +216,19 @@ _NOT_TEXT = ("workflow_id", "path", "output")
 """Fields that are recorded unchanged; a text with a secret was refused earlier."""
 
 
-def redacted_event(event: Event, secrets: KnownSecrets) -> Event:
+def redact_event(event: Event, secrets: KnownSecrets) -> Event:
     """Return an event with all secrets removed from its texts."""
     if not secrets.is_any:
         return event
     changed = {}
-    for name in _texts_of(type(event)):
+    for name in _list_text_fields(type(event)):
         value = getattr(event, name)
-        if isinstance(value, str | tuple) and (hidden := _hidden(value, secrets)) != value:
+        if isinstance(value, str | tuple) and (hidden := _redact(value, secrets)) != value:
             changed[name] = hidden
     return attrs.evolve(event, **changed) if changed else event
 
 
-def redacting(
+def make_redactor(
     emit: Callable[[Event], Awaitable[None] | None], secrets: Callable[[], KnownSecrets]
 ) -> Callable[[Event], Awaitable[None]]:
     """Return a function that removes the run's secrets from each event, then emits it.
@@ -239,14 +239,14 @@ def redacting(
     """
 
     async def emit_redacted(event: Event) -> None:
-        pending = emit(redacted_event(event, secrets()))
+        pending = emit(redact_event(event, secrets()))
         if pending is not None:
             await pending
 
     return emit_redacted
 
 
-def _texts_of(kind: type[Event]) -> tuple[str, ...]:
+def _list_text_fields(kind: type[Event]) -> tuple[str, ...]:
     return tuple(each.name for each in attrs.fields(kind) if each.name not in _NOT_TEXT)
 
 
@@ -257,9 +257,9 @@ def redact_error(error: FlowckptError, secrets: KnownSecrets) -> None:
     """
     if not secrets.is_any:
         return
-    error.args = tuple(_hidden(each, secrets) for each in error.args)
+    error.args = tuple(_redact(each, secrets) for each in error.args)
     for name, value in vars(error).items():
-        setattr(error, name, _hidden(value, secrets))
+        setattr(error, name, _redact(value, secrets))
     for cause in (error.__cause__, error.__context__):
         if cause is not None and _contains_secret(cause, secrets):
             error.__cause__ = error.__context__ = None
@@ -276,10 +276,10 @@ def redact_ending(error: BaseException, secrets: KnownSecrets) -> None:
         redact_error(error, secrets)
         return
     if isinstance(error, SystemExit):  # Python prints its text when the program ends
-        error.args = _hidden(error.args, secrets)
-        error.code = _hidden(error.code, secrets)
+        error.args = _redact(error.args, secrets)
+        error.code = _redact(error.code, secrets)
     if notes := getattr(error, "__notes__", None):
-        error.__notes__ = _hidden([*notes], secrets)
+        error.__notes__ = _redact([*notes], secrets)
 
 
 def _contains_secret(error: BaseException, secrets: KnownSecrets) -> bool:
@@ -296,13 +296,13 @@ def _contains_secret(error: BaseException, secrets: KnownSecrets) -> bool:
     return False
 
 
-def _hidden(value: Any, secrets: KnownSecrets) -> Any:
+def _redact(value: Any, secrets: KnownSecrets) -> Any:
     if isinstance(value, str):
         return secrets.text(value) if type(value) is str else value
     if isinstance(value, tuple | list):
-        return type(value)([_hidden(each, secrets) for each in value])
+        return type(value)([_redact(each, secrets) for each in value])
     if isinstance(value, dict):
-        return {key: _hidden(each, secrets) for key, each in value.items()}
+        return {key: _redact(each, secrets) for key, each in value.items()}
     return value
 
 
@@ -323,7 +323,7 @@ _FAILURES = frozenset(
 _DETAILS = frozenset({"StepProgress", "StepOutput"})
 
 
-def heard_by(
+def make_emitter(
     listeners: Sequence[Listener], consumer: Callable[[Event], Any] | None
 ) -> Callable[[Event], Awaitable[None]]:
     """Return a function that emits an event to the listeners and the consumer of the run."""

@@ -91,13 +91,13 @@ class RunServices:
     def progress(self, current: CurrentStep, done: float, total: float | None, note: str) -> None:
         """Report the progress of a step; see `CurrentStep.progress`."""
         done, total, note = validate_progress(done, total, note)
-        if (call := self.running(current)) is not None:
+        if (call := self.find_call(current)) is not None:
             call.done = done, total, note
         if self.notifier.emit is not None:
             self.is_used = True
             self._reporting.report(current.path, done, total, note)
 
-    def running(self, current: CurrentStep) -> StepCall | None:
+    def find_call(self, current: CurrentStep) -> StepCall | None:
         """Return the running try that a call comes from; None if that try has ended."""
         call = self.recorder.in_flight.get(current.path)
         return call if call is not None and call.tries == current.tries else None
@@ -106,12 +106,12 @@ class RunServices:
         """Add figures of a step; see `CurrentStep.record`."""
         figures = validate_figures(figures)
         self.is_used = True
-        with self._taking_from(current, "record"):
+        with self._accept_from(current, "record"):
             found = self._figures[current.path] = self._figures.get(current.path) or {}
             add_figures(found, figures)
 
     @contextlib.contextmanager
-    def _taking_from(self, current: CurrentStep, what: str) -> Iterator[None]:
+    def _accept_from(self, current: CurrentStep, what: str) -> Iterator[None]:
         """Accept figures and values of a try during the block; refuse those of an ended try or another process."""
         if os.getpid() != self._process:
             raise FlowckptError(
@@ -119,11 +119,11 @@ class RunServices:
                 remedy=f"Return the value to the process that runs the step's function, and call {what}() there.",
             )
         with self._lock:
-            if self._figures.get(current.path, {}) is None or self.running(current) is None:
+            if self._figures.get(current.path, {}) is None or self.find_call(current) is None:
                 raise ended_try_error(current.path, current.tries)
             yield
 
-    def so_far(self, path: str) -> tuple[Figures, Mapping[str, Any]]:
+    def read_so_far(self, path: str) -> tuple[Figures, Mapping[str, Any]]:
         """Return the figures and published values of a step so far."""
         if not self.is_used:
             return {}, {}
@@ -150,7 +150,7 @@ class RunServices:
             refuse_secrets({name: tree}, secrets, place)
             found[name] = {"value": tree, "at": encode_time(self.clock.now())}
         self.is_used = True
-        with self._taking_from(current, "publish"):
+        with self._accept_from(current, "publish"):
             self._published.setdefault(current.path, {}).update(found)
 
     def save(self, current: CurrentStep, state: Any, as_type: Any) -> None:
@@ -211,7 +211,7 @@ class RunServices:
 T = TypeVar("T")
 
 
-def driven(work: Awaitable[T]) -> T:
+def run_without_loop(work: Awaitable[T]) -> T:
     """Run a coroutine to its end without an event loop.
 
     Args:
@@ -255,7 +255,7 @@ class Reporting:
         self._services = services
         self._lock = threading.Lock()
         self._waiting: dict[str, events.StepProgress] = {}
-        self._told_ns: dict[str, int] = {}
+        self._emitted_ns: dict[str, int] = {}
         self._is_due = False
         self._flushing: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
@@ -284,42 +284,42 @@ class Reporting:
             if loop is None:
                 return
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._begin)
+                loop.call_soon_threadsafe(self._schedule_flush)
 
     def _report_in_place(self, event: events.StepProgress) -> None:
         services, path = self._services, event.path
         with self._lock:
             now = services.clock.elapsed_ns()
-            since = self._told_ns.get(path)
+            since = self._emitted_ns.get(path)
             is_last = event.total is not None and event.done >= event.total
             if since is not None and now - since < EVERY_NS and not is_last:
                 self._waiting[path] = event
                 return
             self._waiting.pop(path, None)
-            self._told_ns[path] = now
+            self._emitted_ns[path] = now
             if services.notifier.emit is not None:
                 with services.interrupts.defer_signals():
-                    driven(services.notifier.emit(event))
+                    run_without_loop(services.notifier.emit(event))
 
-    def _begin(self) -> None:
-        wait = EVERY_NS - self._services.clock.elapsed_ns() + self._told_ns.get("", -EVERY_NS)
+    def _schedule_flush(self) -> None:
+        wait = EVERY_NS - self._services.clock.elapsed_ns() + self._emitted_ns.get("", -EVERY_NS)
         asyncio.get_running_loop().call_later(max(0.0, wait / 1e9), self._flush)
 
     def _flush(self) -> None:
         with self._lock:
             self._is_due = False
             events, self._waiting = self._waiting, {}
-            self._told_ns[""] = self._services.clock.elapsed_ns()
+            self._emitted_ns[""] = self._services.clock.elapsed_ns()
         if self._flushing is None or self._flushing.done():
-            self._flushing = asyncio.ensure_future(self._tell(events))
+            self._flushing = asyncio.ensure_future(self._emit_all(events))
         elif events:  # the listener is slow: emit the newest reports later
             with self._lock:
                 self._waiting = {**events, **self._waiting}
                 is_due, self._is_due = self._is_due, True
             if not is_due:
-                self._begin()
+                self._schedule_flush()
 
-    async def _tell(self, events: dict[str, events.StepProgress]) -> None:
+    async def _emit_all(self, events: dict[str, events.StepProgress]) -> None:
         try:
             for path, event in events.items():
                 if self._services.notifier.emit is not None and path in self._services.recorder.in_flight:
@@ -335,7 +335,7 @@ class Reporting:
         """
         with self._lock:
             event = self._waiting.pop(path, None)
-            self._told_ns.pop(path, None)
+            self._emitted_ns.pop(path, None)
         if self._flushing is not None and not self._flushing.done():
             await asyncio.wait({self._flushing})  # the events being emitted may belong to this step
         if self._failure is not None:
@@ -373,7 +373,7 @@ class PartialSaves:
         self._is_closed = False
         self._failure: BaseException | None = None
         self._saving: set[asyncio.Task[None]] = set()
-        self._telling: set[asyncio.Task[None]] = set()
+        self._emitting: set[asyncio.Task[None]] = set()
 
     def save(self, current: CurrentStep, state: Any, as_type: Any) -> None:
         """Save a state from the step's thread, or from a thread that the step started.
@@ -388,7 +388,7 @@ class PartialSaves:
             FlowckptError: the state cannot be saved, or not from this thread.
         """
         self._check(current)
-        partial = self._packed(current, state, as_type)
+        partial = self._encode_state(current, state, as_type)
         services = self._services
         if services.interrupts.is_in_place:
             with self._lock, services.interrupts.defer_signals():
@@ -397,7 +397,7 @@ class PartialSaves:
                     raise ended_try_error(
                         current.path, current.tries
                     )  # the step has ended without waiting for this thread
-                driven(self._save(current, partial, is_told_here=True))
+                run_without_loop(self._save(current, partial, emits_here=True))
             return
         loop = services.loop
         if loop is None or loop.is_closed():
@@ -409,11 +409,11 @@ class PartialSaves:
     async def save_async(self, current: CurrentStep, state: Any, as_type: Any) -> None:
         """Save a state from code in the loop; see `save`."""
         self._check(current)
-        partial = self._packed(current, state, as_type)
+        partial = self._encode_state(current, state, as_type)
         if self._services.loop is not asyncio.get_running_loop():  # a loop of the step's own
             await asyncio.to_thread(self.save, current, state, as_type)
             return
-        await self._save(current, partial, is_told_here=True)
+        await self._save(current, partial, emits_here=True)
 
     async def save_recorded(self, current: CurrentStep, tree: Any) -> None:
         """Save a state that a worker has already encoded; see `save`.
@@ -423,7 +423,7 @@ class PartialSaves:
             tree: the encoded state.
         """
         self._check(current)
-        await self._save_for_thread(current, self._recorded(current, tree))
+        await self._save_for_thread(current, self._make_partial(current, tree))
 
     async def _save_for_thread(self, current: CurrentStep, partial: PartialState) -> None:
         task = asyncio.current_task()
@@ -432,11 +432,11 @@ class PartialSaves:
         try:
             self._check(current)
             with blocking_allowed(False):
-                await self._save(current, partial, is_told_here=False)
+                await self._save(current, partial, emits_here=False)
         finally:
             self._saving.discard(task)
 
-    async def _save(self, current: CurrentStep, partial: PartialState, *, is_told_here: bool) -> None:
+    async def _save(self, current: CurrentStep, partial: PartialState, *, emits_here: bool) -> None:
         services = self._services
         held = services.recorder.checkpointer.partial
         before = held.get(current.path)
@@ -452,12 +452,12 @@ class PartialSaves:
         except Exception as failure:
             self._failure = failure
             raise
-        if is_told_here:
+        if emits_here:
             await services.recorder.emit_saved(saved)
         elif services.notifier.emit is not None:  # the thread waits for the save, but not for the listener
-            telling = asyncio.ensure_future(services.recorder.emit_saved(saved))
-            self._telling.add(telling)
-            telling.add_done_callback(self._telling.discard)
+            emitting = asyncio.ensure_future(services.recorder.emit_saved(saved))
+            self._emitting.add(emitting)
+            emitting.add_done_callback(self._emitting.discard)
 
     def load(self, path: str, default: Any, as_type: Any) -> Any:
         """Return the last saved state of a step.
@@ -488,8 +488,8 @@ class PartialSaves:
         """
         with self._lock:  # a thread that the step has not waited for may be saving
             pass
-        if self._telling:
-            await asyncio.gather(*self._telling)
+        if self._emitting:
+            await asyncio.gather(*self._emitting)
         if self._failure is not None:
             raise self._failure
 
@@ -500,24 +500,24 @@ class PartialSaves:
             pass
         while self._saving:
             await finish_despite_cancel(asyncio.wait({*self._saving}))  # the saves end meanwhile
-        for each in self._telling:
+        for each in self._emitting:
             each.cancel()
-        if self._telling:
-            await asyncio.wait({*self._telling})
+        if self._emitting:
+            await asyncio.wait({*self._emitting})
 
     def _check(self, current: CurrentStep) -> None:
         refuse_in_ephemeral(current, "save")
         services = self._services
-        if self._is_closed or services.running(current) is None:
+        if self._is_closed or services.find_call(current) is None:
             raise ended_try_error(current.path, current.tries)
 
-    def _packed(self, current: CurrentStep, state: Any, as_type: Any) -> PartialState:
+    def _encode_state(self, current: CurrentStep, state: Any, as_type: Any) -> PartialState:
         """Return the encoded state, which later changes of the object do not affect."""
-        return self._recorded(
+        return self._make_partial(
             current, codec.encode(state, Any if as_type is None else as_type, place=_place(current.path))
         )
 
-    def _recorded(self, current: CurrentStep, tree: Any) -> PartialState:
+    def _make_partial(self, current: CurrentStep, tree: Any) -> PartialState:
         refuse_secrets(tree, self._services.recorder.judge.secrets, _place(current.path))
         assert current._call is not None
         identity = current._call.identity

@@ -24,7 +24,7 @@ from flowckpt.engine.rules.paths import UNDOABLE, undone_paths
 from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.run.checkpointer import Checkpointer
 from flowckpt.engine.run.notify import Notifier, answer_documents, events, failed_event, saved_event
-from flowckpt.engine.run.resumption import kept_history, with_reusable
+from flowckpt.engine.run.resumption import add_reusable, trim_history
 from flowckpt.engine.values.superseded import LEAVES_EARLIER, Superseded
 from flowckpt.engine.values.waits import Waits
 from flowckpt.errors import FlowckptError, StepFailedError
@@ -203,7 +203,7 @@ class Recorder:
         crash_count: how often the run crashed at its last crash site; None for a new run.
         note_started: notes the start of a step in the store, as a hint; None if the store keeps no such notes.
         in_flight: the current try of each running step, by path.
-        start_saved: whether the start of the attempt is saved; a resume saves it once it has something to do.
+        is_start_saved: whether the start of the attempt is saved; a resume saves it once it has something to do.
     """
 
     checkpointer: Checkpointer
@@ -218,7 +218,7 @@ class Recorder:
     crash_count: CrashCount | None = None
     note_started: Callable[[str, str], None] | None = None
     in_flight: dict[str, StepCall] = attrs.field(init=False, factory=dict)
-    start_saved: bool = attrs.field(init=False, default=False)
+    is_start_saved: bool = attrs.field(init=False, default=False)
     _starting: asyncio.Lock = attrs.field(init=False, factory=asyncio.Lock)
     _group: GroupCommit = attrs.field(init=False, factory=GroupCommit)
 
@@ -312,11 +312,11 @@ class Recorder:
         self.superseded.add(  # kept for later resumes
             (each for each in spare.values() if each.path not in undone), holds_undoable=holds_undoable
         )
-        if not self.start_saved:
+        if not self.is_start_saved:
             dropped = {result.path for result in self.aside.dropped}
-            checkpointer.history = kept_history(checkpointer.history.view(), dropped | spare.keys())
+            checkpointer.history = trim_history(checkpointer.history.view(), dropped | spare.keys())
             if spare and self.resumed_from is not None:
-                checkpointer.metadata = with_reusable(checkpointer.metadata, self.resumed_from.attempt, dropped)
+                checkpointer.metadata = add_reusable(checkpointer.metadata, self.resumed_from.attempt, dropped)
         self.aside.dropped.clear()
         self._write_down_superseded()
 
@@ -362,8 +362,8 @@ class Recorder:
     ) -> CheckpointData | FlowckptError:
         self.write_down_waits(is_at_rest=False)
         checkpointer = self.checkpointer
-        is_first = not self.start_saved and reason in (self.start_reason, Reason.SUSPENDED)
-        in_flight, evidence = self.unfinished(), self.answers() if is_first else ()
+        is_first = not self.is_start_saved and reason in (self.start_reason, Reason.SUSPENDED)
+        in_flight, evidence = self.list_unfinished(), self.list_verdicts() if is_first else ()
         save = checkpointer.save if reason in (self.start_reason, Reason.IN_DOUBT) else checkpointer.save_or_continue
         return await save(reason, name, in_flight=in_flight, evidence=evidence, status=status)
 
@@ -385,15 +385,15 @@ class Recorder:
         """Make unsaved failures durable; the unsaved start of an attempt will include them."""
         attempted, results = self.checkpointer.attempted, self.checkpointer.history.results
         unsaved = results[0 if attempted is None else len(attempted.step_results) :]
-        if self.start_saved and not all(each.success for each in unsaved):
+        if self.is_start_saved and not all(each.success for each in unsaved):
             await self.emit_saved(await self.checkpoint(Reason.TRIGGER))
 
     async def save_start(self) -> None:
         """Save the start of the attempt, unless it is already saved."""
-        if self.start_saved:
+        if self.is_start_saved:
             return
         async with self._starting:  # of several parallel steps, one saves and the others wait
-            data = None if self.start_saved else await self._save_start()
+            data = None if self.is_start_saved else await self._save_start()
         await self.emit_saved(data)
 
     async def _save_start(self) -> CheckpointData | FlowckptError:
@@ -404,7 +404,7 @@ class Recorder:
                 checkpointer.metadata, results=len(checkpointer.history.results), partial=checkpointer.partial
             )
         data = await self._save(self.start_reason)
-        self.start_saved = True
+        self.is_start_saved = True
         return data
 
     async def mark_in_doubt(self, path: str) -> None:
@@ -431,19 +431,19 @@ class Recorder:
         await self.emit_saved(saved)
         if isinstance(saved, FlowckptError):
             return saved
-        self.start_saved = True
+        self.is_start_saved = True
         return None
 
     def is_suspended(self) -> bool:
         """Return whether the last checkpoint records the suspension and nothing has changed since."""
         checkpointer = self.checkpointer
-        last = checkpointer.attempted if self.start_saved else self.resumed_from
+        last = checkpointer.attempted if self.is_start_saved else self.resumed_from
         return (
             last is not None
             and last.status is Status.SUSPENDED
             and len(last.step_results) == len(checkpointer.history.results)
             and last.metadata == checkpointer.metadata
-            and last.in_flight == self.unfinished()
+            and last.in_flight == self.list_unfinished()
             and last.checkpoint_id == checkpointer.last_saved
         )
 
@@ -467,11 +467,11 @@ class Recorder:
         else:
             await emit(saved_event(run, saved, self.checkpointer.policy.took))
 
-    def unfinished(self) -> tuple[str, ...]:
+    def list_unfinished(self) -> tuple[str, ...]:
         """Return the steps of this and earlier attempts with a recorded start and no recorded end."""
         return tuple(sorted(self.in_doubt | self.in_flight.keys())) if self.in_doubt or self.in_flight else ()
 
-    def answers(self) -> tuple[Any, ...]:
+    def list_verdicts(self) -> tuple[Any, ...]:
         """Return the verdicts on recorded claims that no checkpoint holds yet."""
         reports, saved = self.judge.reports, self.judge.saved
         fresh = {path: report for path, report in reports.items() if saved.get(path) is not report}

@@ -32,7 +32,7 @@ from flowckpt.core.records.listing import IMPORTED, RunInfo
 from flowckpt.core.system.clock import Clock
 from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.rules.reasons import ResumePolicy
-from flowckpt.engine.run.resumption import moved_versions
+from flowckpt.engine.run.resumption import find_moved_versions
 from flowckpt.errors import FlowckptError
 from flowckpt.evidence.report import VerificationReport
 from flowckpt.execution.claims import ClaimChecker
@@ -146,7 +146,9 @@ class ResultIndex:
 
     async def _refresh(self, own: str) -> None:
         runs = await self._read(_RUNS)
-        listed = {info.workflow_id: _mark(info) for info in await self.store.list_runs() if not info.is_held}
+        listed = {
+            info.workflow_id: _describe_progress(info) for info in await self.store.list_runs() if not info.is_held
+        }
         gone = len(runs.keys() - listed.keys())
         if self._is_damaged or gone > max(len(listed), _FEW_GONE):
             _log.warning("the index of results in %r is rebuilt", self.store) if self._is_damaged else None
@@ -157,17 +159,17 @@ class ResultIndex:
             return
         added: dict[str, dict[str, list[Note]]] = {}
         for run in reversed(new):  # oldest first
-            for result in await self._results_of(run):
+            for result in await self._load_results(run):
                 self._add(added, run, result)
             runs[run] = listed[run]
         for name, notes in added.items():
             part = await self._read(name)
             for key, more in notes.items():
-                part[key] = _newest([*part.get(key, ()), *more])
+                part[key] = _select_newest([*part.get(key, ()), *more])
             await self._write(name, part)
         await self._write(_RUNS, runs)
 
-    async def _results_of(self, run: str) -> Iterable[StepResult]:
+    async def _load_results(self, run: str) -> Iterable[StepResult]:
         try:
             latest = await self.store.load_latest(run)
         except FlowckptError as error:  # the run is damaged: each use of it reports that
@@ -210,7 +212,7 @@ class ResultIndex:
             await self.store.clear_index()
 
 
-def _mark(info: RunInfo) -> str:
+def _describe_progress(info: RunInfo) -> str:
     return f"{info.attempt}.{info.steps}.{encode_time(info.updated_at)}"
 
 
@@ -218,7 +220,7 @@ def _is_note(note: Any) -> bool:
     return isinstance(note, list) and len(note) == 4 and all(isinstance(each, str) for each in note)
 
 
-def _newest(notes: Sequence[Note]) -> list[Note]:
+def _select_newest(notes: Sequence[Note]) -> list[Note]:
     """Return the notes to keep for one call: a few for equal claims, and one for each place."""
     places: dict[tuple[str, str], Note] = {(note[0], note[1]): note for note in notes}
     kept: list[Note] = []
@@ -280,18 +282,18 @@ class ResultCache:
             own: the list of results in the run's own history, which grows.
             counts: returns whether the result of a path in `own` may be taken.
         """
-        key = self._key(step)
+        key = self._make_key(step)
         if not key:
             return None
-        for result in self._of_own(own).get(key, ()):
+        for result in self._index_own(own).get(key, ()):
             if result.path != path and counts(result.path):
-                found = await self._checked(step, path, self._workflow_id, result, {})
+                found = await self._check_result(step, path, self._workflow_id, result, {})
                 if found is not None:
                     return found
         try:
             was_fresh = self._is_fresh  # read before the search, which may miss what a refresh adds meanwhile
             try:
-                found = await self._looked_up(step, path, key)
+                found = await self._look_up(step, path, key)
             except FlowckptError:
                 if was_fresh:
                     raise
@@ -301,13 +303,13 @@ class ResultCache:
                     if not self._is_fresh:
                         await self._index.refresh(self._workflow_id)
                         self._is_fresh = True
-                found = await self._looked_up(step, path, key)
+                found = await self._look_up(step, path, key)
         except FlowckptError as error:  # an unreadable cache only costs time
             self._warn_once(f"step {step.name}: no result of another run is taken: {error.message}")
             return None
         return found
 
-    def _of_own(self, results: Sequence[StepResult]) -> Mapping[str, list[StepResult]]:
+    def _index_own(self, results: Sequence[StepResult]) -> Mapping[str, list[StepResult]]:
         """Return the run's own results by the key of their call."""
         if results is not self._own_results or len(results) < self._own_count:
             self._own, self._own_results, self._own_count = {}, results, 0
@@ -318,7 +320,7 @@ class ResultCache:
         self._own_count = len(results)
         return self._own
 
-    def _key(self, step: Step[Any]) -> str:
+    def _make_key(self, step: Step[Any]) -> str:
         passed = KnownSecrets()
         call = identify(step.action, self._secrets, step.modifiers.version)
         plain = identify(step.action, passed, step.modifiers.version)
@@ -339,20 +341,20 @@ class ResultCache:
             self._warned.add(text)
             _log.warning("run %s: %s", self._workflow_id, text)
 
-    async def _looked_up(self, step: Step[Any], path: str, key: str) -> Cached | None:
+    async def _look_up(self, step: Step[Any], path: str, key: str) -> Cached | None:
         for run, its_path, _, _ in await self._index.notes(key):
             if run == self._workflow_id:
                 continue
-            latest, results = await self._source(run)
+            latest, results = await self._load_source(run)
             result = results.get(its_path)
             if latest is None or result is None or not is_source(result) or IMPORTED in latest.metadata:
                 continue  # removed, rolled back, or from an imported run, which anyone may have made
-            found = await self._checked(step, path, run, result, latest.metadata)
+            found = await self._check_result(step, path, run, result, latest.metadata)
             if found is not None:
                 return found
         return None
 
-    async def _source(self, run: str) -> tuple[CheckpointData | None, Mapping[str, StepResult]]:
+    async def _load_source(self, run: str) -> tuple[CheckpointData | None, Mapping[str, StepResult]]:
         if run not in self._sources:
             try:
                 latest = await self._store.load_latest(run)
@@ -366,7 +368,7 @@ class ResultCache:
             self._sources[run] = latest, {result.path: result for result in latest.step_results}
         return self._sources[run]
 
-    async def _checked(
+    async def _check_result(
         self, step: Step[Any], path: str, run: str, result: StepResult, metadata: Mapping[str, Any]
     ) -> Cached | None:
         """Return a found result if it belongs to the same call and is valid now."""
@@ -375,7 +377,7 @@ class ResultCache:
             return None
         taken = attrs.evolve(result, path=path, name=step.name)
         judge = Judge(ResumePolicy(), secrets=self._secrets)
-        judge.packages.update(moved_versions(metadata))
+        judge.packages.update(find_moved_versions(metadata))
         try:
             report = None
             if taken.evidence is not None:

@@ -20,8 +20,8 @@ from flowckpt.engine.rules.crash_loop import KEY, CrashCount, crash_count_of, li
 from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.rules.paths import (
     ROLLBACK,
+    find_handled_failure,
     find_undone_in_races,
-    handled_failure,
     is_stopped,
     is_within,
     results_after,
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 # Crash loops, as read from a store.
 
 
-async def crash_count_at_resume(store: StoreBase, lease: Lease, latest: CheckpointData) -> CrashCount:
+async def count_crashes(store: StoreBase, lease: Lease, latest: CheckpointData) -> CrashCount:
     """Return how often a run crashed at its last crash site, just after its lease was taken.
 
     Args:
@@ -115,7 +115,7 @@ async def find_crash_loop(
     return found if await store.owner(workflow_id) is None else None
 
 
-async def crash_loop_before(
+async def find_refusing_crash_loop(
     store: StoreBase, workflow_id: str, latest: CheckpointData, options: RunOptions, *, max_crashes: int
 ) -> CrashCount | None:
     """Return the crash loop that a resume with these options would refuse."""
@@ -185,7 +185,7 @@ class Resumption:
     superseded: Superseded
     in_doubt: frozenset[str]
     spare: Mapping[str, StepResult] = attrs.field(factory=dict)
-    begun: frozenset[str] = frozenset()
+    interrupted: frozenset[str] = frozenset()
     crash_loop: CrashCount | None = None
     messages: Sequence[Signal] = ()
     is_guarded: bool = False
@@ -201,7 +201,7 @@ class Resumption:
         """Return whether a step's result does not count because its effect was undone."""
         return path in self.undone or (path in self.cut and self.cut[path][1].kind is ReasonKind.UNDONE)
 
-    def earlier(
+    def find_earlier(
         self, path: str, step: Step[Any], dropped: Iterable[StepResult]
     ) -> tuple[StepResult | None, Reason | None]:
         """Return the earlier result of a step, if it no longer counts, and the reason.
@@ -280,15 +280,15 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     bound = rebind_recorded(workflow, latest, inputs)
     view: HistoryView = as_view(latest.step_results)
     superseded = Superseded(latest.metadata)
-    policy = _located(options.policy, workflow_id, latest, superseded)
-    _refuse_needless(policy, workflow_id, latest, superseded)
+    policy = _find_from_step(options.policy, workflow_id, latest, superseded)
+    _refuse_needless_decisions(policy, workflow_id, latest, superseded)
     cut, history, undone = _split_history(latest, view, policy, drops_answers=drops_answers)
     if cut:
         still_done = (result for result, reason in cut.values() if reason.kind is not ReasonKind.UNDONE)
         superseded.add(still_done, holds_undoable=not policy.reruns_what_follows)
     spare: Mapping[str, StepResult] = {}
     if policy.reuse is ReuseMode.INPUTS and REUSABLE in latest.metadata:
-        spare = await _spare(store, workflow_id, latest, {*(result.path for result in history.results), *cut})
+        spare = await _read_spare(store, workflow_id, latest, {*(result.path for result in history.results), *cut})
     counts = [each for each in (*history.notable(), *spare.values()) if each.path not in undone]
     reports = await verifying.verify_results(counts)
 
@@ -297,14 +297,16 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
 
     judge = Judge(policy, reports, bound.known_secrets(), latest.attempt, is_same_code, history.results)
     if policy.on_package_change is not OnStale.REUSE:
-        judge.packages.update(moved_versions(latest.metadata))
-    begun = await _interrupted_steps(store, workflow_id, latest)
-    crash_loop = await crash_loop_before(store, workflow_id, latest, options, max_crashes=max_crashes)
-    found = history, judge, cut, superseded, frozenset(latest.in_flight), spare, begun, crash_loop
+        judge.packages.update(find_moved_versions(latest.metadata))
+    interrupted = await _read_interrupted(store, workflow_id, latest)
+    crash_loop = await find_refusing_crash_loop(store, workflow_id, latest, options, max_crashes=max_crashes)
+    found = history, judge, cut, superseded, frozenset(latest.in_flight), spare, interrupted, crash_loop
     marks = (each.marks for each in (*history.notable(), *superseded.results) if each.marks)
     is_guarded = not all(map(GUARDED.isdisjoint, marks))
     final = None if options.from_step else final_error(workflow_id, latest)
-    return Resumption(latest, bound, *found, await _messages(store, workflow_id, latest), is_guarded, final, undone)
+    return Resumption(
+        latest, bound, *found, await _read_messages(store, workflow_id, latest), is_guarded, final, undone
+    )
 
 
 def _split_history(
@@ -314,15 +316,15 @@ def _split_history(
     undoing = [each for each in view.notable() if each.step_type == ROLLBACK]
     of_races = find_undone_in_races(view) if undoing else {}
     with_run = [each for each in undoing if step_of(each.path) not in of_races]
-    cut = _cut(latest, view, policy, undone_paths(with_run) if with_run else (), drops_answers=drops_answers)
+    cut = _find_cut(latest, view, policy, undone_paths(with_run) if with_run else (), drops_answers=drops_answers)
     for path in of_races.keys() & cut.keys():
         cut[path] = cut[path][0], Reason(ReasonKind.UNDONE, "it was undone when a race stopped it")
     gone = {undo_path(path) for path in cut} | {each.path for each in with_run}
     undone = frozenset(undone_paths(undoing)) & of_races.keys() if of_races else frozenset[str]()
-    return cut, kept_history(view, cut.keys() | gone), undone
+    return cut, trim_history(view, cut.keys() | gone), undone
 
 
-async def _messages(store: StoreBase, workflow_id: str, latest: CheckpointData) -> Sequence[Signal]:
+async def _read_messages(store: StoreBase, workflow_id: str, latest: CheckpointData) -> Sequence[Signal]:
     """Return the unconsumed messages to a waiting run, for its plan."""
     if not waits_in(latest.metadata):
         return ()
@@ -331,7 +333,7 @@ async def _messages(store: StoreBase, workflow_id: str, latest: CheckpointData) 
     return [message for message in sent if message.signal_id not in taken]
 
 
-async def _interrupted_steps(store: StoreBase, workflow_id: str, latest: CheckpointData) -> frozenset[str]:
+async def _read_interrupted(store: StoreBase, workflow_id: str, latest: CheckpointData) -> frozenset[str]:
     """Return the steps that the last saving attempt noted as started, and that have no recorded end."""
     attempt, paths = await store.started_steps(workflow_id)
     if attempt != latest.attempt or not paths:
@@ -339,7 +341,7 @@ async def _interrupted_steps(store: StoreBase, workflow_id: str, latest: Checkpo
     return frozenset(paths) - as_view(latest.step_results).ended(paths)
 
 
-async def _spare(
+async def _read_spare(
     store: StoreBase, workflow_id: str, latest: CheckpointData, taken: Collection[str]
 ) -> dict[str, StepResult]:
     """Return the results that earlier attempts left for reuse, if the reusing attempt died before it finished."""
@@ -356,7 +358,7 @@ async def _spare(
     return found
 
 
-def with_reusable(metadata: Mapping[str, Any], attempt: int, dropped: Collection[str]) -> dict[str, Any]:
+def add_reusable(metadata: Mapping[str, Any], attempt: int, dropped: Collection[str]) -> dict[str, Any]:
     """Return metadata that record an attempt whose dropped results may be reused, except those of some steps.
 
     Args:
@@ -371,23 +373,23 @@ def with_reusable(metadata: Mapping[str, Any], attempt: int, dropped: Collection
     }
 
 
-def accepted(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+def accept_import(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the metadata of an imported run after a user has resumed it.
 
     Results that earlier attempts left for reuse are not reused if the file was not authenticated.
     """
-    kept = without_reusable(metadata) if metadata[IMPORTED] is True else metadata
+    kept = drop_reusable(metadata) if metadata[IMPORTED] is True else metadata
     return {name: value for name, value in kept.items() if name != IMPORTED}
 
 
-def without_reusable(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+def drop_reusable(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return metadata without the attempts whose results may be reused: the run has found all its results."""
     if REUSABLE not in metadata:
         return metadata
     return {name: value for name, value in metadata.items() if name not in (REUSABLE, NOT_REUSABLE)}
 
 
-def kept_history(view: HistoryView, gone: Collection[str]) -> History:
+def trim_history(view: HistoryView, gone: Collection[str]) -> History:
     """Return the history of the results that still count.
 
     Args:
@@ -407,7 +409,7 @@ def kept_history(view: HistoryView, gone: Collection[str]) -> History:
     return kept
 
 
-def _cut(
+def _find_cut(
     latest: CheckpointData,
     view: HistoryView,
     policy: ResumePolicy,
@@ -429,7 +431,7 @@ def _cut(
             _cut_from(cut, view, result.path, reason, takes_nested=False)
     if latest.status is Status.FAILED and latest.error is not None and latest.error.path:
         reason = Reason(ReasonKind.FAILED, "it failed, and that ended the run")
-        direct = (path for path in root_failures(view, latest.error.path) if handled_failure(view, path) is None)
+        direct = (path for path in root_failures(view, latest.error.path) if find_handled_failure(view, path) is None)
         for path in direct:
             _cut_from(cut, view, path, reason, takes_nested=False)
     for path in sorted(undone):
@@ -465,7 +467,9 @@ def _cut_from(
         cut.setdefault(result.path, (result, upstream))
 
 
-def _located(policy: ResumePolicy, workflow_id: str, latest: CheckpointData, superseded: Superseded) -> ResumePolicy:
+def _find_from_step(
+    policy: ResumePolicy, workflow_id: str, latest: CheckpointData, superseded: Superseded
+) -> ResumePolicy:
     """Find the step of `--from`, given as a path or as a name (then its first use)."""
     wanted = policy.from_path
     if not wanted or wanted in latest.in_flight:
@@ -479,7 +483,9 @@ def _located(policy: ResumePolicy, workflow_id: str, latest: CheckpointData, sup
     raise StepNotFoundError(workflow_id, wanted, known=[result.path for result in results])
 
 
-def _refuse_needless(policy: ResumePolicy, workflow_id: str, latest: CheckpointData, superseded: Superseded) -> None:
+def _refuse_needless_decisions(
+    policy: ResumePolicy, workflow_id: str, latest: CheckpointData, superseded: Superseded
+) -> None:
     """Refuse a decision about a step that is not in doubt."""
     if not policy.settled:
         return
@@ -498,7 +504,7 @@ def _refuse_needless(policy: ResumePolicy, workflow_id: str, latest: CheckpointD
             )
 
 
-def with_settled(metadata: Mapping[str, Any], policy: ResumePolicy, at: datetime) -> dict[str, Any]:
+def add_decisions(metadata: Mapping[str, Any], policy: ResumePolicy, at: datetime) -> dict[str, Any]:
     """Return metadata with the user's decisions about steps in doubt.
 
     Args:
@@ -535,7 +541,7 @@ PACKAGES = "packages"
 """Metadata key: the versions of the packages that the program used, by the first attempt that used them."""
 
 
-def moved_versions(metadata: Mapping[str, Any]) -> dict[int, dict[str, str]]:
+def find_moved_versions(metadata: Mapping[str, Any]) -> dict[int, dict[str, str]]:
     """Return the packages with another version than recorded, as `2.2.3 → 3.0.1`, by the attempt that used them."""
     recorded: Mapping[str, Mapping[str, str]] = metadata.get(PACKAGES, {})
     if not recorded:

@@ -78,7 +78,7 @@ async def undo_step(run: RunContext, result: StepResult) -> StepFailedError | No
     started_at, started_ns = clock.now(), clock.elapsed_ns()
     failure: StepError | None = None
     try:
-        await _call(run, result)
+        await _call_compensation(run, result)
     except (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as error:
@@ -110,7 +110,7 @@ async def undo_step(run: RunContext, result: StepResult) -> StepFailedError | No
     return None if failure is None else step_failure(undo_path(path), failure)
 
 
-def moved_argument(step: Step[Any], result: StepResult, secrets: KnownSecrets) -> str:
+def find_moved_argument(step: Step[Any], result: StepResult, secrets: KnownSecrets) -> str:
     """Return why a step's compensation would get another argument than the step had; empty if it would get the same.
 
     Args:
@@ -134,7 +134,7 @@ def moved_argument(step: Step[Any], result: StepResult, secrets: KnownSecrets) -
     return ""
 
 
-async def _call(run: RunContext, result: StepResult) -> None:
+async def _call_compensation(run: RunContext, result: StepResult) -> None:
     """Call the compensation of a step."""
     workflow_id, path, name = run.workflow_id, result.path, run.recorder.checkpointer.run.workflow_name
     if path in run.recorder.undo.not_undoable:
@@ -144,7 +144,7 @@ async def _call(run: RunContext, result: StepResult) -> None:
     step = run.recorder.undo.undoable[path]
     undo = step.modifiers.rollback
     assert undo is not None
-    if moved := moved_argument(step, result, run.secrets):
+    if moved := find_moved_argument(step, result, run.secrets):
         raise NotUndoableError.of_step(workflow_id, name, path, moved)
     call = StepCall.first(workflow_id, path, run.number, step, CallIdentity(arguments=result.arguments), NO_SERVICES)
     call.generation = run.generation

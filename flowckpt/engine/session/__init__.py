@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from flowckpt.engine.session import suspend as suspend
     from flowckpt.engine.values.inputs import (
         bind_inputs,
+        check_id,
         check_workflow,
-        checked_id,
-        needed_workflow,
         refuse_output,
+        require_workflow,
     )
 
-_EXPORTS = {"flowckpt.engine.values.inputs": "bind_inputs check_workflow checked_id needed_workflow refuse_output"}
+_EXPORTS = {"flowckpt.engine.values.inputs": "bind_inputs check_workflow check_id require_workflow refuse_output"}
 
-__all__ = ["bind_inputs", "check_workflow", "checked_id", "needed_workflow", "refuse_output"]
+__all__ = ["bind_inputs", "check_id", "check_workflow", "refuse_output", "require_workflow"]
 
 __getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, globals(), modules="control outbox respond session suspend")

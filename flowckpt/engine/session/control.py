@@ -17,10 +17,10 @@ from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.ids import new_message_id
 from flowckpt.core.system.process import send_if_expected
 from flowckpt.engine.rules.paths import ROLLBACK, find_not_yielded, step_of
-from flowckpt.engine.run.inbox import new_request, remove_requests, tagged
-from flowckpt.engine.run.lease import live_interrupts, require_run, save_after, taken
-from flowckpt.engine.run.resumption import crash_count_at_resume
-from flowckpt.engine.undo.compensate import cancelling, without_key
+from flowckpt.engine.run.inbox import change_tags, new_request, remove_requests
+from flowckpt.engine.run.lease import find_live_interrupts, hold_lease, require_run, save_after
+from flowckpt.engine.run.resumption import count_crashes
+from flowckpt.engine.undo.compensate import check_cancel, drop_unfinished
 from flowckpt.errors import CheckpointNotFoundError, InputError, RequestPendingError, RunLockedError
 from flowckpt.execution.interrupts import CANCEL_SIGNALS
 from flowckpt.stores.base import Ability, StoreBase
@@ -74,34 +74,34 @@ async def cancel_run(
         RequestPendingError: the run is live, and has not stopped in time.
         RunLockedError: another process took the run first; or the run is live, and its store cannot deliver requests.
     """
-    before = await _latest(store, workflow_id)
-    cancelling(workflow_id, before)
+    before = await _load_latest(store, workflow_id)
+    check_cancel(workflow_id, before)
     was = before.status
     owner = await store.owner(workflow_id)
     if owner is not None:
         await _stop_owner(
             store, clock, workflow_id, before, owner, rolls_back=undo is not None, patience=patience_seconds
         )
-        now = await _latest(store, workflow_id)
+        now = await _load_latest(store, workflow_id)
         await remove_requests(store, workflow_id)
         if now.status is Status.CANCELLED and (undo is None or not _is_undo_missing(before, now)):
-            return _cancelled(workflow_id, was, before, now)
-        cancelling(workflow_id, now)  # refuses a run that has completed meanwhile
+            return _describe_cancel(workflow_id, was, before, now)
+        check_cancel(workflow_id, now)  # refuses a run that has completed meanwhile
         was = now.status
     if was is Status.RUNNING:
         was = Status.CRASHED
     if undo is not None:
         await undo().result()
         await remove_requests(store, workflow_id)
-        return _cancelled(workflow_id, was, before, await _latest(store, workflow_id))
-    return _cancelled(workflow_id, was, before, await _save_as_cancelled(store, clock, workflow_id))
+        return _describe_cancel(workflow_id, was, before, await _load_latest(store, workflow_id))
+    return _describe_cancel(workflow_id, was, before, await _save_as_cancelled(store, clock, workflow_id))
 
 
 async def _save_as_cancelled(store: StoreBase, clock: Clock, workflow_id: str) -> CheckpointData:
     """Mark a run without an owner as cancelled; undo nothing."""
-    async with taken(store, workflow_id) as lease:
+    async with hold_lease(store, workflow_id) as lease:
         latest = require_run(workflow_id, lease.latest)
-        cancelling(workflow_id, latest)
+        check_cancel(workflow_id, latest)
         data = await save_after(
             store,
             clock,
@@ -111,7 +111,7 @@ async def _save_as_cancelled(store: StoreBase, clock: Clock, workflow_id: str) -
             reason=Reason.CANCELLED,
             status=Status.CANCELLED,
             evidence=(),
-            metadata=without_key(latest.metadata),
+            metadata=drop_unfinished(latest.metadata),
             output=None,
             error=None,
         )
@@ -119,7 +119,7 @@ async def _save_as_cancelled(store: StoreBase, clock: Clock, workflow_id: str) -
     return data
 
 
-def _cancelled(workflow_id: str, was: Status, before: CheckpointData, now: CheckpointData) -> Cancelled:
+def _describe_cancel(workflow_id: str, was: Status, before: CheckpointData, now: CheckpointData) -> Cancelled:
     """Return what a cancel has undone: the rollback results appended between two checkpoints."""
     added = [each for each in now.step_results[len(before.step_results) :] if each.step_type == ROLLBACK]
     undone = tuple(step_of(each.path) for each in added if each.success)
@@ -134,7 +134,7 @@ def _is_undo_missing(before: CheckpointData, now: CheckpointData) -> bool:
     return not tried and bool(find_not_yielded(now.step_results, tried))
 
 
-async def _latest(store: StoreBase, workflow_id: str) -> CheckpointData:
+async def _load_latest(store: StoreBase, workflow_id: str) -> CheckpointData:
     return require_run(workflow_id, await store.load_latest(workflow_id))
 
 
@@ -149,7 +149,7 @@ async def _stop_owner(
     patience: float,
 ) -> None:
     """Ask the owner of a live run to stop, and wait until it has released the run."""
-    own = live_interrupts(store, workflow_id)
+    own = find_live_interrupts(store, workflow_id)
     if own is not None:
         own.request_cancel(rolls_back=rolls_back)
     else:
@@ -186,18 +186,18 @@ async def tag_run(
     patience_seconds: float = 60.0,
 ) -> CheckpointData:
     """Change the tags of a run, and return the checkpoint that holds them; see `WorkflowEngine.tag`."""
-    latest = await _latest(store, workflow_id)
+    latest = await _load_latest(store, workflow_id)
     owner = await store.owner(workflow_id)
-    request = _request(clock, latest, WaitKind.TAG, change)
+    request = _make_request(clock, latest, WaitKind.TAG, change)
     if owner is not None and await _ask_owner(store, clock, workflow_id, owner, request, patience_seconds):
-        return await _latest(store, workflow_id)
-    async with taken(store, workflow_id) as lease:
+        return await _load_latest(store, workflow_id)
+    async with hold_lease(store, workflow_id) as lease:
         if lease.latest is None:
             raise CheckpointNotFoundError(workflow_id)
         latest = lease.latest
-        metadata = tagged(latest.metadata, change)
+        metadata = change_tags(latest.metadata, change)
         if latest.status is Status.RUNNING:  # the attempt that starts here must not count as a crash
-            count = await crash_count_at_resume(store, lease, latest)
+            count = await count_crashes(store, lease, latest)
             before = attrs.evolve(count, count=max(count.count - 1, 0))
             metadata = before.written_to(metadata, results=len(latest.step_results), partial=latest.partial)
         return await save_after(store, clock, lease, latest, "@tagged", evidence=(), metadata=metadata)
@@ -207,19 +207,19 @@ async def checkpoint_run(
     store: StoreBase, clock: Clock, workflow_id: str, *, patience_seconds: float = 60.0
 ) -> CheckpointData:
     """Have the owner of a live run save a checkpoint, and return it; see `WorkflowEngine.save_checkpoint`."""
-    latest = await _latest(store, workflow_id)
+    latest = await _load_latest(store, workflow_id)
     owner = await store.owner(workflow_id)
-    request = _request(clock, latest, WaitKind.CHECKPOINT, {})
+    request = _make_request(clock, latest, WaitKind.CHECKPOINT, {})
     if owner is None or not await _ask_owner(store, clock, workflow_id, owner, request, patience_seconds):
         raise InputError(
             f"no process runs {workflow_id!r}, so there is nothing to save beyond checkpoint {latest.checkpoint_id!r}",
             parameter="workflow_id",
             remedy=f"'flowckpt show {workflow_id} --checkpoints' lists what is saved.",
         )
-    return await _latest(store, workflow_id)
+    return await _load_latest(store, workflow_id)
 
 
-def _request(clock: Clock, latest: CheckpointData, kind: WaitKind, data: Mapping[str, str | None]) -> Signal:
+def _make_request(clock: Clock, latest: CheckpointData, kind: WaitKind, data: Mapping[str, str | None]) -> Signal:
     return Signal(new_message_id(), str(kind), clock.now(), dict(data), kind=kind, birth=birth_of(latest.metadata))
 
 

@@ -25,12 +25,12 @@ from flowckpt.core.records.wait import STOPPED, birth_of, due_at
 from flowckpt.core.replay import Crash, Replay
 from flowckpt.core.system.attrs_base import lazy_frozen
 from flowckpt.engine import session, undo
-from flowckpt.engine.rules.paths import find_left_to_undo, find_not_yielded, handled_end
+from flowckpt.engine.rules.paths import find_handled_end, find_left_to_undo, find_not_yielded
 from flowckpt.engine.run.checkpointer import Checkpointer
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.live import WATCH
 from flowckpt.engine.run.notify import EventFactory, EventSink, events, failed_event, redact_ending, saved_event
-from flowckpt.engine.run.resumption import without_reusable
+from flowckpt.engine.run.resumption import drop_reusable
 from flowckpt.engine.steps.run_step import new_scope
 from flowckpt.engine.values import result as results
 from flowckpt.engine.values.failures import NO_SECRETS, REFUSALS, find_failed_step, record_error
@@ -50,7 +50,7 @@ from flowckpt.execution.runner import INTERRUPTIONS
 
 if TYPE_CHECKING:
     from flowckpt.core.records.wait import Wait
-    from flowckpt.engine.undo.compensate import Undoing, UnfinishedRollback
+    from flowckpt.engine.undo.compensate import UndoAttempt, UnfinishedRollback
     from flowckpt.engine.values.result import StepCounts, WorkflowResult
 
 
@@ -113,8 +113,8 @@ class Ending:
                     reason,
                     output=held,
                     error=error,
-                    in_flight=recorder.unfinished(),  # also for a complete run: its code may yield these steps again
-                    evidence=recorder.answers(),
+                    in_flight=recorder.list_unfinished(),  # also for a complete run: its code may yield these steps again
+                    evidence=recorder.list_verdicts(),
                 )
                 factories.append(partial(saved_event, checkpointer.run.workflow_id, data, checkpointer.policy.took))
                 is_saved = True
@@ -128,7 +128,7 @@ class Ending:
                     ending.add_note(f"The end of the run could not be saved: {failure.message}")
                 elif not continues:
                     ending, (reason, error) = failure, reason_of(failure, secrets)
-        result = self._result(output, ending, reason, is_saved, unsaved, error)
+        result = self._make_final_result(output, ending, reason, is_saved, unsaved, error)
         factories.append(partial(self._final_event, result, ending, error))
         return result, factories
 
@@ -140,7 +140,7 @@ class Ending:
             attempt: the attempt that saved last; an attempt that changed nothing saves nothing.
         """
         run, steps = self._checkpointer.run.workflow_id, self._steps
-        result = self._made(Status.SUSPENDED, None, attempt, waits=waits)
+        result = self._make_result(Status.SUSPENDED, None, attempt, waits=waits)
         duration = result.duration_ms
         return result, [lambda: events.WorkflowSuspended(run, waits, due_at(waits), *steps, duration)]
 
@@ -152,10 +152,10 @@ class Ending:
         Nothing is saved: the record already has this end.
         """
         reason, error = reason_of(ending, self.context.secrets)
-        result = self._result(output, ending, reason, True, None, error, latest.attempt)
+        result = self._make_final_result(output, ending, reason, True, None, error, latest.attempt)
         return result, [partial(self._final_event, result, ending, error)]
 
-    def _result(
+    def _make_final_result(
         self,
         output: Any,
         ending: BaseException | None,
@@ -168,9 +168,9 @@ class Ending:
         value = codec.decode(output, self.output_type) if ending is None else None
         handled = None
         if reason is Reason.FAILED and error is not None:
-            handled = handled_end(self._checkpointer.history.results, error.path)
+            handled = find_handled_end(self._checkpointer.history.results, error.path)
         number = self._checkpointer.attempt if attempt is None else attempt
-        result = self._made(
+        result = self._make_result(
             Status(reason.value),
             value,
             number,
@@ -179,13 +179,13 @@ class Ending:
             failure=error,
             save_error=unsaved,
             handled=handled,
-            undoable=self._undoable() if isinstance(ending, INTERRUPTIONS) else (),
+            undoable=self._list_undoable() if isinstance(ending, INTERRUPTIONS) else (),
         )
         if isinstance(ending, RunInterrupted):
             ending.result = result
         return result
 
-    def _made(self, status: Status, output: Any, attempt: int, **more: Any) -> WorkflowResult:
+    def _make_result(self, status: Status, output: Any, attempt: int, **more: Any) -> WorkflowResult:
         checkpointer = self._checkpointer
         result = results.WorkflowResult(
             checkpointer.run.workflow_id,
@@ -205,7 +205,7 @@ class Ending:
         self.context.interrupts.result = result
         return result
 
-    def _undoable(self) -> tuple[str, ...]:
+    def _list_undoable(self) -> tuple[str, ...]:
         """Return the steps that a cancel would undo, newest first, as far as the generator has yielded them."""
         recorder = self.context.recorder
         if not recorder.undo.compensate:
@@ -278,14 +278,14 @@ class Drive:
     workflow: Workflow[Any, Any]
     replay: Replay
     context: RunContext
-    undoing: Undoing | None = None
+    undoing: UndoAttempt | None = None
     wait_for: float | None = None
     ends_with_generation: bool = False
     former: GenerationEnd | None = attrs.field(init=False, default=None)
     result: WorkflowResult | None = attrs.field(init=False, default=None)
     next_inputs: BoundInputs | None = attrs.field(init=False, default=None)
     ended: GenerationEnd | None = attrs.field(init=False, default=None)
-    _knows_how: bool = attrs.field(init=False, default=False)
+    _has_found_undo: bool = attrs.field(init=False, default=False)
 
     async def run(self, emit: EventSink | None = None, *, folds_restored: bool = False) -> None:
         """Run the attempt.
@@ -319,7 +319,7 @@ class Drive:
         if not WATCH.is_looking:
             WATCH.start()
         try:
-            output = await self._output()
+            output = await self._drive_generator()
         except BaseException as error:
             ending = self._ending_of(error)
         finally:
@@ -338,7 +338,7 @@ class Drive:
         if ending is not None and (not isinstance(ending, Exception | Suspended) or self.result is None):
             raise ending
 
-    async def _output(self) -> Any:
+    async def _drive_generator(self) -> Any:
         """Drive the generator to its end, and return its encoded output."""
         run = self.context
         is_generation = self.former is not None
@@ -350,7 +350,7 @@ class Drive:
             await self._emit_generation()
         if self.undoing is not None:
             await self.undoing.find(run)
-            self._knows_how = True
+            self._has_found_undo = True
             raise self.undoing.error()
         scope = new_scope(run, self.replay)
         try:
@@ -363,7 +363,7 @@ class Drive:
         run.waits.retain(())
         if run.recorder.resumed_from is not None:
             await run.inbox.tidy()
-        run.recorder.checkpointer.metadata = without_reusable(run.recorder.checkpointer.metadata)
+        run.recorder.checkpointer.metadata = drop_reusable(run.recorder.checkpointer.metadata)
         if type(end.output) is NextGeneration:
             bound = bind_next(self.workflow, end.output)
             refuse_secrets(bound.tree, run.judge.secrets, "the inputs of the next generation")
@@ -418,13 +418,15 @@ class Drive:
                 ending.add_note(f"While the generator was closed, it raised {error_in_close!r}.")
         if ending is not None:
             redact_ending(ending, run.judge.secrets)
-        is_refused = isinstance(ending, FencedError) or (not run.recorder.start_saved and isinstance(ending, REFUSALS))
-        is_refused |= self.undoing is not None and not self._knows_how  # it may not have found every step to undo
+        is_refused = isinstance(ending, FencedError) or (
+            not run.recorder.is_start_saved and isinstance(ending, REFUSALS)
+        )
+        is_refused |= self.undoing is not None and not self._has_found_undo  # it may not have found every step to undo
         decided = None if self.undoing is None else self.undoing.end
         failures: tuple[StepFailedError, ...] = ()
         stop: BaseException | None = None
         is_stopped = decided is None and isinstance(ending, INTERRUPTIONS)
-        repeated = None if is_refused or run.recorder.start_saved else self._repeated(output, ending)
+        repeated = None if is_refused or run.recorder.is_start_saved else self._find_repeated(output, ending)
         undoes_nothing = ending is None or repeated is not None or isinstance(ending, Suspended)
         if ending is not None and not undoes_nothing and not is_refused and not is_stopped:
             try:
@@ -468,7 +470,7 @@ class Drive:
                 await run.notifier.emit(factory())
         return ending
 
-    def _repeated(self, output: Any, ending: BaseException | None) -> CheckpointData | None:
+    def _find_repeated(self, output: Any, ending: BaseException | None) -> CheckpointData | None:
         """Return the run's last checkpoint, if this attempt did nothing and ended in the same way."""
         recorder, secrets = self.context.recorder, self.context.judge.secrets
         latest = recorder.resumed_from
@@ -514,7 +516,7 @@ class Drive:
     def _is_stopped_early(self, ending: BaseException) -> bool:
         """Return whether a resume was cancelled, or an ephemeral step failed, before the whole record was replayed."""
         run = self.context
-        if self.undoing is not None or run.recorder.resumed_from is None or run.recorder.start_saved:
+        if self.undoing is not None or run.recorder.resumed_from is None or run.recorder.is_start_saved:
             return False
         results = run.recorder.checkpointer.history.results
         if not isinstance(ending, RunCancelledError):

@@ -36,9 +36,9 @@ from flowckpt.core.records.wait import birth_of
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.ids import new_token
-from flowckpt.engine.rules.paths import ended_wait
+from flowckpt.engine.rules.paths import find_ended_wait
 from flowckpt.engine.run.checkpointer import Checkpointer, RunFacts, SavePolicy
-from flowckpt.engine.run.lease import taken
+from flowckpt.engine.run.lease import hold_lease
 from flowckpt.engine.session import respond
 from flowckpt.engine.values.inputs import BoundInputs, bind_inputs, refuse_output
 from flowckpt.engine.values.target import describe_target
@@ -90,7 +90,7 @@ class Outbox:
         if isinstance(action, StartAction):
             return await finish_despite_cancel(self._start(action, call))
         if isinstance(action, ReplyAction):
-            return self._replied(action, call)
+            return self._reply(action, call)
         assert isinstance(action, SignalAction)
         return await finish_despite_cancel(self._signal(action, call))
 
@@ -99,7 +99,7 @@ class Outbox:
         refuse_output(workflow, call.path)
         bound = bind_inputs(workflow, action.inputs)
         refuse_secrets(bound.tree, self.secrets, f"{call.path}: inputs")
-        run = self._derived(call, workflow.name, bound.hash)
+        run = self._derive_id(call, workflow.name, bound.hash)
         latest = await self.store.load_latest(run)
         if latest is None:
             latest = await self._record_start(workflow, run, bound, call)
@@ -112,7 +112,7 @@ class Outbox:
     ) -> CheckpointData:
         """Make a new run durable; return its first checkpoint, or its newest if another process was faster."""
         try:
-            async with taken(self.store, run) as lease:
+            async with hold_lease(self.store, run) as lease:
                 if lease.latest is not None:
                     return lease.latest
                 metadata = {
@@ -144,11 +144,11 @@ class Outbox:
     async def _signal(self, action: SignalAction, call: StepCall) -> None:
         data = codec.encode(action.data, place=f"{call.path}: data")
         refuse_secrets({"name": action.signal, "data": data}, self.secrets, f"{call.path}: data")
-        signal_id = self._derived(call, action.run, action.signal, data)
+        signal_id = self._derive_id(call, action.run, action.signal, data)
         turn = 0
         while action.run == call.workflow_id and signal_id in self.taken:  # its wait was undone, and waits again
             turn += 1
-            signal_id = self._derived(call, action.run, action.signal, data, turn)
+            signal_id = self._derive_id(call, action.run, action.signal, data, turn)
         if await respond.was_sent(self.store, action.run, signal_id):
             return
         sender = f"run {call.workflow_id}"
@@ -160,9 +160,9 @@ class Outbox:
             if not await respond.was_sent(self.store, action.run, signal_id):
                 raise
 
-    def _replied(self, action: ReplyAction, call: StepCall) -> Any:
+    def _reply(self, action: ReplyAction, call: StepCall) -> Any:
         """Return the reply; the sender reads it from the record of the step."""
-        if ended_wait(self.history.results, action.to, call.path) is None:
+        if find_ended_wait(self.history.results, action.to, call.path) is None:
             raise InputError(
                 f"step {call.path!r} replies to {action.to!r}, but no .wait() with this name or path has ended",
                 parameter="to",
@@ -170,7 +170,7 @@ class Outbox:
             )
         return action.value
 
-    def _derived(self, call: StepCall, *what: Any) -> str:
+    def _derive_id(self, call: StepCall, *what: Any) -> str:
         """Return an id that depends only on the run and the step, so that every try of the step gets the same one."""
         generation = [call.generation] if call.generation > 1 else []
         place = [birth_of(self.metadata), call.workflow_id, *generation, call.path, *what]
@@ -201,25 +201,25 @@ class LoopRuns:
     def enter(self, member: object) -> None:
         """Count a run as active, until it leaves."""
         self._active.add(member)
-        self._note()
+        self._note_change()
 
     def leave(self, member: object) -> None:
         """Stop counting a run as active; does nothing if it is not counted."""
         self._active.discard(member)
-        self._note()
+        self._note_change()
 
     def begin(self, drive: Callable[[], Coroutine[Any, Any, WorkflowResult]]) -> None:
         """Drive a started run in a task of the loop."""
-        task = asyncio.get_running_loop().create_task(self._driven(drive), context=Context())
+        task = asyncio.get_running_loop().create_task(self._drive(drive), context=Context())
         self.tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._note_end)
 
-    def _ended(self, task: asyncio.Task[WorkflowResult | None]) -> None:
+    def _note_end(self, task: asyncio.Task[WorkflowResult | None]) -> None:
         self.tasks.discard(task)
         if not task.cancelled():
             self._failure = task.exception() or self._failure
 
-    async def _driven(self, drive: Callable[[], Coroutine[Any, Any, WorkflowResult]]) -> WorkflowResult | None:
+    async def _drive(self, drive: Callable[[], Coroutine[Any, Any, WorkflowResult]]) -> WorkflowResult | None:
         try:
             async with self._room:
                 return await drive()
@@ -255,7 +255,7 @@ class LoopRuns:
             del self._resting[member]
             self.enter(member)
 
-    def _note(self) -> None:
+    def _note_change(self) -> None:
         self._changes += 1
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()

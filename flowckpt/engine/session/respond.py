@@ -104,19 +104,19 @@ async def send_signal(
         EncodingError: the data cannot be recorded.
         SettingError: the store cannot deliver signals.
     """
-    inbox = _able(store)
+    inbox = _require_signals(store)
     if not isinstance(name, str) or not name.strip():
         raise InputError(f"the name of a signal must be text and not blank, got {name!r:.80}", parameter="name")
     is_record = attrs.has(type(data)) or (dataclasses.is_dataclass(data) and not isinstance(data, type))
     tree = codec.encode(data, type(data) if is_record else Any, place="data")
-    info = await _described(store, workflow_id)
+    info = await _load_info(store, workflow_id)
     _refuse_ended(info, name)
-    before = [each for each in await _sent_before(inbox, info, name, signal_id) if each.signal_id != signal_id]
+    before = [each for each in await _read_sent(inbox, info, name, signal_id) if each.signal_id != signal_id]
     _refuse_misfit(info, name, tree, before)
     await _warn_of_name(store, info, name)
     signal = Signal(signal_id, name, clock.now(), tree, by, birth=birth_of(info.metadata))
     is_new = await inbox.send_signal(workflow_id, signal)
-    now = await _described(store, workflow_id)
+    now = await _load_info(store, workflow_id)
     if now.status is Status.COMPLETED and not await _was_taken(store, workflow_id, signal_id):
         await inbox.remove_signals(workflow_id, [signal_id])
         _refuse_ended(now, name)
@@ -167,12 +167,12 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
         ApprovalStaleError: the facts have changed since the run asked for approval.
         SettingError: the store cannot deliver signals.
     """
-    inbox = _able(store)
+    inbox = _require_signals(store)
     latest = require_run(workflow_id, await store.load_latest(workflow_id))
-    info = await _described(store, workflow_id)
+    info = await _load_info(store, workflow_id)
     _refuse_ended(info, name)
-    wait = _asked(workflow_id, name, latest)
-    for each in await _sent_before(inbox, info, name, signal_id):
+    wait = _find_approval(workflow_id, name, latest)
+    for each in await _read_sent(inbox, info, name, signal_id):
         if each.ends(wait):
             verb = "approved" if each.data.get("approved") else "rejected"
             who = f" by {each.by}" if each.by else ""
@@ -193,7 +193,7 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
     return Sent(workflow_id, signal_id, wait.name, WaitKind.APPROVAL, wait.path, is_new, True, 0, info.status, owner)
 
 
-def _asked(workflow_id: str, name: str, latest: CheckpointData) -> Wait:
+def _find_approval(workflow_id: str, name: str, latest: CheckpointData) -> Wait:
     """Return the pending approval with a name or path."""
     waits = open_waits(latest.metadata, latest.step_results)
     asked = [wait for wait in waits if wait.kind is WaitKind.APPROVAL]
@@ -201,22 +201,22 @@ def _asked(workflow_id: str, name: str, latest: CheckpointData) -> Wait:
     if len(found) == 1:
         return found[0]
     if found:
-        detail = f"it is waiting for {len(found)} of this name: {_listed([wait.path for wait in found])}"
+        detail = f"it is waiting for {len(found)} of this name: {_join_names([wait.path for wait in found])}"
         raise SignalRefusedError(workflow_id, name, detail=detail, remedy="Give the path of the step instead.")
     if any(wait.kind is WaitKind.SIGNAL and wait.name == name for wait in waits):
         send = f"flowckpt signal {shell_word(workflow_id)} {shell_word(name)}"
         detail, remedy = f"it is waiting for the signal {name!r}, not for an approval", f"Send it with '{send}'."
         raise SignalRefusedError(workflow_id, name, detail=detail, remedy=remedy)
-    known = _listed([wait.name for wait in asked])
+    known = _join_names([wait.name for wait in asked])
     detail = "it is not waiting for this approval" + (f"; it is waiting for {known}" if asked else "")
     raise SignalRefusedError(workflow_id, name, detail=detail)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:8])) + (", …" if len(names) > 8 else "")
 
 
-def _able(store: StoreBase) -> StoreBase:
+def _require_signals(store: StoreBase) -> StoreBase:
     if not store.has(Ability.SIGNALS):
         raise SettingError(
             f"{store!r} cannot deliver signals",
@@ -226,7 +226,7 @@ def _able(store: StoreBase) -> StoreBase:
     return store
 
 
-async def _described(store: StoreBase, workflow_id: str) -> RunInfo:
+async def _load_info(store: StoreBase, workflow_id: str) -> RunInfo:
     return require_run(workflow_id, await store.describe_run(workflow_id))
 
 
@@ -244,7 +244,7 @@ def _refuse_ended(info: RunInfo, name: str) -> None:
         )
 
 
-async def _sent_before(inbox: StoreBase, info: RunInfo, name: str, signal_id: str) -> list[Signal]:
+async def _read_sent(inbox: StoreBase, info: RunInfo, name: str, signal_id: str) -> list[Signal]:
     """Return the messages to a run.
 
     Raises:
@@ -279,7 +279,7 @@ async def _warn_of_name(store: StoreBase, info: RunInfo, name: str) -> None:
     results = () if latest is None else latest.step_results
     if not any(each.step_type == "wait" and each.arguments.get("signal") == digest for each in results):
         message = "run %s has never waited for the signal %r; it is waiting for %s"
-        _log.warning(message, info.workflow_id, name, _listed(asked))
+        _log.warning(message, info.workflow_id, name, _join_names(asked))
 
 
 def _asked_signal(signal: str) -> None:
@@ -302,7 +302,7 @@ async def was_sent(store: StoreBase, workflow_id: str, signal_id: str) -> bool:
         CheckpointNotFoundError: there is no such run.
         SettingError: the store cannot deliver signals.
     """
-    inbox, latest = _able(store), require_run(workflow_id, await store.load_latest(workflow_id))
+    inbox, latest = _require_signals(store), require_run(workflow_id, await store.load_latest(workflow_id))
     if _has_taken(latest, signal_id):
         return True
     return any(each.signal_id == signal_id for each in sent_to(latest.metadata, await inbox.signals(workflow_id)))
@@ -339,14 +339,14 @@ async def ask(
         SignalRefusedError: the signal was refused; see `send_signal`.
     """
     if await was_sent(store, workflow_id, signal_id):
-        info = await _described(store, workflow_id)
+        info = await _load_info(store, workflow_id)
         owner = "" if info.owner is None else str(info.owner)
         sent = Sent(workflow_id, signal_id, name, WaitKind.SIGNAL, "", False, False, 0, info.status, owner)
     else:
         sent = await send_signal(store, clock, workflow_id, name, data=data, by=by, signal_id=signal_id)
     began_ns, nap, seen = clock.elapsed_ns(), _FIRST_LOOK, None
     while True:
-        info = await _described(store, workflow_id)
+        info = await _load_info(store, workflow_id)
         if (standing := (info.attempt, info.updated_at, info.steps, info.status)) != seen:
             seen = standing
             found = await _reply_to(store, workflow_id, signal_id, info.attempt)

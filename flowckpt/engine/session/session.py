@@ -38,12 +38,12 @@ from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.functions import versions_of
 from flowckpt.engine import dry, session, undo
 from flowckpt.engine.rules.crash_loop import CrashCount, limit_of
-from flowckpt.engine.rules.judge import Judge, kept_partial
+from flowckpt.engine.rules.judge import Judge, keep_partial
 from flowckpt.engine.rules.paths import UNFINISHED
 from flowckpt.engine.rules.reasons import LIMITS, ResumePolicy, ReuseMode
 from flowckpt.engine.run.checkpointer import Checkpointer, RunFacts, SavePolicy
 from flowckpt.engine.run.context import LOOK_NS, RunContext
-from flowckpt.engine.run.lease import given_back, known_as_live, stop_when_lost
+from flowckpt.engine.run.lease import give_back, register_live, stop_when_lost
 from flowckpt.engine.run.notify import (
     EVENTS,
     EventSink,
@@ -52,21 +52,21 @@ from flowckpt.engine.run.notify import (
     Notifier,
     event_stream,
     events,
-    heard_by,
+    make_emitter,
+    make_redactor,
     redact_error,
-    redacting,
 )
 from flowckpt.engine.run.recorder import Recorder, Undo
 from flowckpt.engine.run.resumption import (
     PACKAGES,
     Resumption,
-    accepted,
+    accept_import,
+    add_decisions,
     check_name,
-    crash_count_at_resume,
+    count_crashes,
     crash_loop_error,
-    kept_history,
     read_resumption,
-    with_settled,
+    trim_history,
 )
 from flowckpt.engine.session.drive import Drive
 from flowckpt.engine.values.failures import NO_SECRETS, read_failure
@@ -109,7 +109,7 @@ RECORDED = "executors"
 _HARMLESS = ("engine", "thread", "process")
 
 
-def chosen_executors(
+def choose_executors(
     metadata: dict[str, Any], own: Mapping[str, ExecutorSpec], given: Mapping[str, str]
 ) -> dict[str, ExecutorSpec]:
     """Return the executors of an attempt, and note the given descriptions in the metadata.
@@ -215,7 +215,7 @@ class Session:
         self._has_acted = self._stays = False
         self.ends_with_generation = False
         self._lease: Lease | None = None
-        self._drives: Drive | RecordedEnd | None = None
+        self._current: Drive | RecordedEnd | None = None
         self._secrets = NO_SECRETS
         if bound is not None:
             refuse_in_labels(bound, workflow_id, options.tags)
@@ -230,12 +230,12 @@ class Session:
         """Whether the run continues when a checkpoint cannot be saved."""
         return self._ports.saving.continue_on_save_error
 
-    def cancelling(self) -> Session:
+    def make_cancel(self) -> Session:
         """Return a session that only undoes the steps of the run and ends the run as cancelled."""
         given = self._inputs if self._bound is None else {**self._inputs, **self._bound.secrets}
         return Session(self._ports, self._workflow, self._workflow_id, RunOptions(), inputs=given, is_cancel=True)
 
-    async def whole(self, on_event: Callable[[Event], None] | None = None, *, folds_restored: bool) -> WorkflowResult:
+    async def run_all(self, on_event: Callable[[Event], None] | None = None, *, folds_restored: bool) -> WorkflowResult:
         """Drive the run and the runs that it starts to their ends; see `result`."""
         self._stays = True
         try:
@@ -268,7 +268,7 @@ class Session:
             NoAsyncioError: no asyncio loop runs here.
         """
         _check_loop("engine.run")
-        emit = self._sink(on_event)
+        emit = self._make_sink(on_event)
         wants_each = any(not getattr(each, "folds_restored", False) for each in self._ports.listeners)
         folds = (
             folds_restored or on_event is None
@@ -290,11 +290,11 @@ class Session:
                 yield event
 
     async def _run(self, emit: EventSink) -> None:
-        await self._apply_retention(await self._drive_run(self._sink(emit)))
+        await self._apply_retention(await self._drive_run(self._make_sink(emit)))
 
     async def _drive_run(self, emit: EventSink | None, *, folds_restored: bool = False) -> WorkflowResult | None:
         """Take the run's lease, drive its generations, and return how the last one ended."""
-        async with self._taken() as drive:
+        async with self._hold_run() as drive:
             await drive.run(emit, folds_restored=folds_restored)
             executed = restored = failed = 0
             duration_ms = 0.0
@@ -302,7 +302,7 @@ class Session:
                 steps = drive.ended.steps
                 executed, restored, failed = executed + steps.executed, restored + steps.restored, failed + steps.failed
                 duration_ms += drive.ended.duration_ms
-                drive = self._drives = await self._next_generation(drive, drive.next_inputs)  # noqa: PLW2901
+                drive = self._current = await self._next_generation(drive, drive.next_inputs)  # noqa: PLW2901
                 await drive.run(emit, folds_restored=folds_restored)
         result = drive.result
         if result is None or not duration_ms:
@@ -311,48 +311,48 @@ class Session:
         all_steps = StepCounts(executed + steps.executed, restored + steps.restored, failed + steps.failed)
         return attrs.evolve(result, steps=all_steps, duration_ms=round(duration_ms + result.duration_ms, 3))
 
-    def _sink(self, consumer: Callable[[Event], Any] | None) -> EventSink | None:
+    def _make_sink(self, consumer: Callable[[Event], Any] | None) -> EventSink | None:
         """Return a function that redacts and emits events; None without a listener."""
         listeners: list[Listener] = [*self._ports.listeners]
         if _is_log_read():
             listeners.append(LogListener())
         if listeners:
-            return redacting(heard_by(listeners, consumer), lambda: self._secrets)
-        return None if consumer is None else redacting(consumer, lambda: self._secrets)
+            return make_redactor(make_emitter(listeners, consumer), lambda: self._secrets)
+        return None if consumer is None else make_redactor(consumer, lambda: self._secrets)
 
     @asynccontextmanager
-    async def _taken(self) -> AsyncGenerator[Drive | RecordedEnd, None]:
+    async def _hold_run(self) -> AsyncGenerator[Drive | RecordedEnd, None]:
         """Hold the run's lease during the block, and release it however the block ends."""
         store, workflow_id = self._ports.store, self._workflow_id
         if self._if_exists is IfExists.RETURN:
             latest = await store.load_latest(workflow_id)
             if latest is not None and latest.status is not Status.RUNNING:  # for a running one, the lease decides
-                yield self._recorded(latest)
+                yield self._make_recorded_end(latest)
                 return
         lease = self._lease = await finish_despite_cancel(store.acquire(workflow_id, take_over=self._options.steal))
         try:
             for notice in lease.notices:
                 _log.warning("run %s: %s", workflow_id, notice)
             stop_when_lost(store, workflow_id, self.interrupts, continue_on_save_error=self.continue_on_save_error)
-            with known_as_live(store, workflow_id, self.interrupts):
+            with register_live(store, workflow_id, self.interrupts):
                 try:
-                    self._drives = await self._begun(lease)
+                    self._current = await self._begin(lease)
                 except FlowckptError:
                     raise
                 except Exception as error:  # the record may hold something that flowckpt never writes
                     if (found := await stores.content.find_content_error(store, workflow_id)) is not None:
                         raise found from error
                     raise
-                yield self._drives
+                yield self._current
         except FlowckptError as error:
             redact_error(error, self._secrets)
             raise
         finally:
             if self._has_acted:
                 session.outbox.loop_runs().leave(self)
-            drive = self._drives
+            drive = self._current
             is_away = isinstance(drive, Drive) and drive.context.recorder.checkpointer.is_store_away
-            await finish_despite_cancel(given_back(store, self._lease, is_away=is_away), is_last=True)
+            await finish_despite_cancel(give_back(store, self._lease, is_away=is_away), is_last=True)
 
     async def _apply_retention(self, result: WorkflowResult | None) -> bool:
         """Apply the retention to a completed run, and return whether it was removed."""
@@ -362,16 +362,16 @@ class Session:
             return await finish_despite_cancel(removal, is_last=True)
         return False
 
-    async def _begun(self, lease: Lease) -> Drive | RecordedEnd:
+    async def _begin(self, lease: Lease) -> Drive | RecordedEnd:
         """Start or resume the run; if a run to be started already exists, follow `if_exists`."""
         if self._bound is None:
             return await self._resume(lease)
         if lease.latest is None:
-            return self._started(lease, self._bound)
+            return self._start(lease, self._bound)
         if self._if_exists is IfExists.FAIL:
             raise RunExistsError(lease.workflow_id)
         if self._if_exists is IfExists.RETURN:
-            return self._recorded(lease.latest)
+            return self._make_recorded_end(lease.latest)
         self._refuse_another(lease.latest)
         self._bound = None
         return await self._resume(lease)
@@ -387,11 +387,11 @@ class Session:
             return
         refuse_other_inputs(self._workflow, self._bound, latest)
 
-    def _recorded(self, latest: CheckpointData) -> RecordedEnd:
+    def _make_recorded_end(self, latest: CheckpointData) -> RecordedEnd:
         self._refuse_another(latest)
         return RecordedEnd(self._workflow, self._workflow_id, latest)
 
-    def _started(self, lease: Lease, bound: BoundInputs) -> Drive:
+    def _start(self, lease: Lease, bound: BoundInputs) -> Drive:
         options, workflow = self._options, self._workflow
         base_path = options.base_path or str(Path.cwd())
         metadata: dict[str, Any] = {
@@ -401,13 +401,13 @@ class Session:
             "base_path": base_path,
             BIRTH: ids.new_token(16),
         }
-        if options.asked_saving:
-            metadata["saving"] = options.asked_saving
-        if options.asked_limits:
-            metadata[LIMITS] = options.asked_limits
+        if options.given_saving:
+            metadata["saving"] = options.given_saving
+        if options.given_limits:
+            metadata[LIMITS] = options.given_limits
         claims = ClaimChecker(self._ports.verifier, options.verify, base_path, options.allow_network)
         judge = Judge(ResumePolicy(takes_cached=not options.no_cache), secrets=bound.known_secrets())
-        return self._drive(lease, _AttemptStart(bound, History(), metadata, claims, judge))
+        return self._make_drive(lease, _AttemptStart(bound, History(), metadata, claims, judge))
 
     async def _next_generation(self, drive: Drive, bound: BoundInputs) -> Drive:
         """Return the drive that starts the next generation of the run."""
@@ -426,7 +426,7 @@ class Session:
             attempt=saves.attempt,
             steps=len(results),
         )
-        taken = await self._taken_messages({**saves.metadata, TAKEN: sorted(recorder.waits.taken)}, results)
+        taken = await self._list_taken_messages({**saves.metadata, TAKEN: sorted(recorder.waits.taken)}, results)
         replies = [
             (each.signal, codec.dumps(plain_tree(each.held_output, "output")))
             for each in results
@@ -450,13 +450,13 @@ class Session:
         judge = Judge(ResumePolicy(takes_cached=not options.no_cache), secrets=bound.known_secrets())
         self._inputs, self._bound = {}, bound
         origin = _AttemptStart(bound, History(), metadata, claims, judge, waits=Waits.of(metadata))
-        following = self._drive(lease, origin)
+        following = self._make_drive(lease, origin)
         following.former = drive.ended
         former, context = drive.context, following.context  # a generation may end before it first looks for requests
         context.requests, context.look_at_ns = former.requests, former.look_at_ns
         return following
 
-    async def _taken_messages(self, metadata: Mapping[str, Any], results: Sequence[StepResult]) -> list[str]:
+    async def _list_taken_messages(self, metadata: Mapping[str, Any], results: Sequence[StepResult]) -> list[str]:
         """Return the ids of messages that no later generation may consume, and that may still be in the store."""
         taken = generation.taken_so_far(metadata, results)
         own = {each.signal for each in results if each.signal}
@@ -472,10 +472,10 @@ class Session:
             raise CheckpointNotFoundError(self._workflow_id)
         if self._options.if_attempt not in (None, latest.attempt):
             raise RunMovedOnError(self._workflow_id, expected=self._options.if_attempt or 0, attempt=latest.attempt)
-        crash_count = await self._crash_count(lease, latest)
+        crash_count = await self._check_crash_count(lease, latest)
         claims = ClaimChecker.of(latest, self._ports.verifier, self._options)
         if self._is_cancel or UNFINISHED in latest.metadata:
-            return self._undoing(lease, latest, claims, crash_count)
+            return self._start_undoing(lease, latest, claims, crash_count)
         read = partial(
             read_resumption,
             self._workflow,
@@ -511,25 +511,25 @@ class Session:
         origin = _AttemptStart(
             resumption.bound,
             resumption.history,
-            self._metadata_of(resumption),
+            self._make_metadata(resumption),
             claims,
             judge,
             latest,
             waits,
-            kept_partial(latest.partial, judge.policy),
+            keep_partial(latest.partial, judge.policy),
             {*resumption.in_doubt},
             resumption.superseded,
             crash_count,
             drops_what_changed=judge.policy.is_forced,
             reusable=resumption.spare,
         )
-        return self._drive(lease, origin)
+        return self._make_drive(lease, origin)
 
-    def _metadata_of(self, resumption: Resumption) -> dict[str, Any]:
+    def _make_metadata(self, resumption: Resumption) -> dict[str, Any]:
         """Return the metadata of a resume's first checkpoint."""
         latest, policy = resumption.latest, resumption.judge.policy
-        metadata = accepted(latest.metadata) if IMPORTED in latest.metadata else latest.metadata
-        metadata = with_settled(metadata, policy, self._ports.world.clock.now()) if policy.settled else metadata
+        metadata = accept_import(latest.metadata) if IMPORTED in latest.metadata else latest.metadata
+        metadata = add_decisions(metadata, policy, self._ports.world.clock.now()) if policy.settled else metadata
         metadata = self._options.written_to(resumption.superseded.written_to(metadata))
         metadata.pop(STOPPED, None)
         if latest.status is Status.CANCELLED or latest.reason is Reason.MANUAL:
@@ -538,7 +538,7 @@ class Session:
             metadata = generation.resumed(metadata, len(latest.step_results), self._ports.world.clock.now())
         return metadata
 
-    def _undoing(
+    def _start_undoing(
         self,
         lease: Lease,
         latest: CheckpointData,
@@ -546,9 +546,9 @@ class Session:
         crash_count: CrashCount,
     ) -> Drive:
         options = self._options
-        end = undo.compensate.unfinished_rollback(latest.metadata)
+        end = undo.compensate.read_unfinished(latest.metadata)
         if self._is_cancel:
-            end = undo.compensate.cancelling(self._workflow_id, latest)
+            end = undo.compensate.check_cancel(self._workflow_id, latest)
         assert end is not None
         undoing = undo.compensate.read_undoing(
             self._workflow,
@@ -561,13 +561,13 @@ class Session:
         )
         # A cancel decides how the run ends before it undoes anything; if nothing more can be undone, the run has ended.
         is_new = self._is_cancel or not options.rolls_back
-        metadata = undo.compensate.without_key(latest.metadata) if is_new else latest.metadata
+        metadata = undo.compensate.drop_unfinished(latest.metadata) if is_new else latest.metadata
         metadata = crash_count.written_to(
             options.written_to(metadata), results=len(latest.step_results), partial=latest.partial
         )
         origin = _AttemptStart(
             undoing.bound,
-            kept_history(as_view(latest.step_results), ()),
+            trim_history(as_view(latest.step_results), ()),
             metadata,
             claims,
             Judge(ResumePolicy(), secrets=undoing.bound.known_secrets()),
@@ -576,9 +576,9 @@ class Session:
             dict(latest.partial),
             {*latest.in_flight},
         )
-        return self._drive(lease, origin, undoing)
+        return self._make_drive(lease, origin, undoing)
 
-    async def _crash_count(self, lease: Lease, latest: CheckpointData) -> CrashCount:
+    async def _check_crash_count(self, lease: Lease, latest: CheckpointData) -> CrashCount:
         """Return how often the run crashed at its last crash site; refuse a run that crashed too often.
 
         `--force` and `--steal` reset the count.
@@ -586,18 +586,20 @@ class Session:
         options = self._options
         if options.force or options.steal:
             return CrashCount()
-        crash_count = await crash_count_at_resume(self._ports.store, lease, latest)
+        crash_count = await count_crashes(self._ports.store, lease, latest)
         most = limit_of(latest.metadata, options.max_crashes, self._ports.saving.limits.max_crashes)
         if crash_count.is_crash_loop(most) and not self._is_cancel:  # a cancel may always proceed
             error = crash_loop_error(lease.workflow_id, crash_count)
-            if (emit := self._sink(None)) is not None:
+            if (emit := self._make_sink(None)) is not None:
                 name, crashes = self._workflow.name, crash_count.count
                 facts = name, lease.attempt, crash_count.path, crashes, error.message
                 await emit(events.CrashLoopDetected(lease.workflow_id, *facts))
             raise error
         return crash_count
 
-    def _drive(self, lease: Lease, origin: _AttemptStart, undoing: undo.compensate.Undoing | None = None) -> Drive:
+    def _make_drive(
+        self, lease: Lease, origin: _AttemptStart, undoing: undo.compensate.UndoAttempt | None = None
+    ) -> Drive:
         workflow, bound, options = self._workflow, origin.bound, self._options
         if bound.missing:
             raise SecretMissingError(bound.missing, workflow_id=self._workflow_id)
@@ -608,7 +610,7 @@ class Session:
         if versions != (recorded[max(recorded, key=int)] if recorded else {}):
             packages = {**recorded, str(lease.attempt): versions}
             origin = attrs.evolve(origin, metadata={**origin.metadata, PACKAGES: packages})
-        checkpointer = self._checkpointer(lease, origin, code.fingerprint)
+        checkpointer = self._make_checkpointer(lease, origin, code.fingerprint)
         replay = Replay(
             workflow(**bound.values(workflow)),
             origin.history.results,
@@ -621,7 +623,7 @@ class Session:
         executors: Mapping[str, ExecutorSpec] = {}
         is_wanted = options.executors or self._ports.executors or origin.metadata.get(RECORDED)
         if is_wanted and undoing is None:  # an undo always runs in this process
-            executors = chosen_executors(origin.metadata, self._ports.executors, options.executors)
+            executors = choose_executors(origin.metadata, self._ports.executors, options.executors)
         limit = origin.metadata.get(LIMITS, {}).get("retry_budget", self._ports.saving.limits.retry_budget)
         world = self._ports.world
         notifier = Notifier()
@@ -679,7 +681,7 @@ class Session:
         """Wait while another run of this loop may still end a wait; return whether a wait can end."""
         return self._has_acted and self._stays and await session.outbox.loop_runs().rest(self, can_end)
 
-    def _checkpointer(self, lease: Lease, origin: _AttemptStart, code: str) -> Checkpointer:
+    def _make_checkpointer(self, lease: Lease, origin: _AttemptStart, code: str) -> Checkpointer:
         bound, run_id, saving = origin.bound, lease.workflow_id, self._ports.saving
         facts = RunFacts(run_id, self._workflow.name, bound.hash, bound.recorded, code)
         policy = SavePolicy(saving.trigger_of(origin.metadata.get("saving", {})), saving.continue_on_save_error)

@@ -48,7 +48,7 @@ async def drive_to_end(
         waits = run.waits.all
         if voided or not await run.inbox.can_end_any(waits, is_fresh=True):
             unsaved = await run.recorder.suspend()
-            if voided or not await staying.until_one_has_ended(waits):  # only a resume can go back to an approval
+            if voided or not await staying.wait_for_one(waits):  # only a resume can go back to an approval
                 if unsaved is None:
                     raise suspended
                 run.recorder.checkpointer.is_usable = False  # so that this end undoes nothing and records nothing
@@ -65,12 +65,12 @@ class _Staying:
     stay_seconds: float | None
     _stayed: float = 0.0
 
-    async def until_one_has_ended(self, waits: tuple[Wait, ...]) -> bool:
+    async def wait_for_one(self, waits: tuple[Wait, ...]) -> bool:
         """Wait until one of the waits can end; return False if the process must stop waiting first."""
         run, clock = self.context, self.context.clock
         if await waited(run.rest(lambda: self._can_end(waits)), run.interrupts):
             return True
-        seconds = self._allowed(waits)
+        seconds = self._limit_stay(waits)
         if seconds <= 0:
             return False
         if run.notifier.emit is not None:
@@ -78,7 +78,7 @@ class _Staying:
         has_people = any(not wait.is_timed for wait in waits)
         started_ns = clock.elapsed_ns()
         try:
-            async with self._announcements(is_worth_it=has_people or seconds > SHORT_SECONDS) as heard:
+            async with self._listen(is_worth_it=has_people or seconds > SHORT_SECONDS) as heard:
                 look, last_look = _FIRST_LOOK, _LAST_LOOK if heard is None else _LAST_LOOK_HEARING
                 while True:
                     stayed = (clock.elapsed_ns() - started_ns) / 1e9
@@ -102,12 +102,12 @@ class _Staying:
         run.interrupts.raise_pending(asyncio.current_task())
         return await run.inbox.can_end_any(waits, is_fresh=True)
 
-    def _announcements(self, *, is_worth_it: bool) -> AbstractAsyncContextManager[asyncio.Event | None]:
+    def _listen(self, *, is_worth_it: bool) -> AbstractAsyncContextManager[asyncio.Event | None]:
         """Listen for announced messages, if the store has announcements."""
         store = self.context.recorder.checkpointer.store
         return store.announcements(self.context.workflow_id) if is_worth_it else nullcontext()
 
-    def _allowed(self, waits: tuple[Wait, ...]) -> float:
+    def _limit_stay(self, waits: tuple[Wait, ...]) -> float:
         """Return how many seconds the process may stay for these waits."""
         due = self._seconds_to(waits)
         if self.stay_seconds is None:

@@ -16,23 +16,23 @@ from flowckpt.core.system.secret import Secret
 from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.steps.members import CompositeRun, Driven
 from flowckpt.engine.steps.run_step import is_still_valid, note_restored
-from flowckpt.engine.values.failures import record_error, recorded_answer, step_failure
-from flowckpt.engine.values.inputs import refuse_output, refuse_unfit, reworded
+from flowckpt.engine.values.failures import read_answer, record_error, step_failure
+from flowckpt.engine.values.inputs import refuse_output, refuse_unfit, reword_error
 from flowckpt.errors import EncodingError, FlowckptError
 from flowckpt.execution.runner import Outcome
 
 
-def begun_child(action: WorkflowAction, path: str) -> Generator[Any, Any, Any]:
+def start_child(action: WorkflowAction, path: str) -> Generator[Any, Any, Any]:
     """Return the generator of a child; if its inputs are invalid, a generator that only raises the error."""
     try:
         refuse_output(action.workflow, path)
         _check_inputs(action, path)
     except FlowckptError as refused:
-        return _raising(refused)
+        return _make_raising(refused)
     return action.workflow(**action.inputs)
 
 
-def _raising(refused: FlowckptError) -> Generator[Any, Any, Any]:
+def _make_raising(refused: FlowckptError) -> Generator[Any, Any, Any]:
     nothing: tuple[Any, ...] = ()
     yield from nothing  # makes this function a generator
     raise refused
@@ -57,7 +57,7 @@ def _check_inputs(action: WorkflowAction, path: str) -> None:
                 f"Annotate the input {name!r}, or register its type (flowckpt.register_type). Create a value that "
                 "cannot be recorded inside the child, in a step marked .ephemeral()."
             )
-            raise reworded(error, error.message, remedy) from error
+            raise reword_error(error, error.message, remedy) from error
         refuse_unfit(child, name, value)
 
 
@@ -96,7 +96,7 @@ class ChildWorkflow(CompositeRun):
         child = self._action.workflow
         has_begun = nested or (result is not None and result.success and not self.is_stale)
         replay = Replay(
-            child(**self._action.inputs) if has_begun else begun_child(self._action, enter.path),
+            child(**self._action.inputs) if has_begun else start_child(self._action, enter.path),
             nested,
             child.name,
             prefix=f"{enter.path}/",
@@ -108,11 +108,11 @@ class ChildWorkflow(CompositeRun):
         is_ended = await self._scope.look_back()
         self.is_stale = self.is_stale or self._scope.is_stale
         if result is not None and is_ended and not self.is_stale:
-            outcome, error = self._outcome(await self._scope.run())
+            outcome, error = self._encode_outcome(await self._scope.run())
             if error is None and result.success and outcome.tree == plain_tree(result.held_output, "output"):
-                self.answered((outcome.value, None))
+                self.keep_answer((outcome.value, None))
             elif error is not None and not result.success:
-                self.answered(recorded_answer(enter.step, result))
+                self.keep_answer(read_answer(enter.step, result))
             else:
                 self.is_stale = True  # the generator now returns something else for the same results
         if result is not None and (self.is_stale or not is_ended):
@@ -135,13 +135,13 @@ class ChildWorkflow(CompositeRun):
             await self.look_back()
         assert self._scope is not None
         await self.begin()
-        outcome, error = self._outcome(await self._scope.run())
+        outcome, error = self._encode_outcome(await self._scope.run())
         await run.recorder.save_start()
         failure = None if error is None else record_error(error, path=path, secrets=run.secrets)
         await self.end(outcome, failure)
-        return self.answered((outcome.value, None) if failure is None else (None, step_failure(path, failure)))
+        return self.keep_answer((outcome.value, None) if failure is None else (None, step_failure(path, failure)))
 
-    def _outcome(self, end: Finish | Crash) -> tuple[Outcome, BaseException | None]:
+    def _encode_outcome(self, end: Finish | Crash) -> tuple[Outcome, BaseException | None]:
         """Return the child's outcome (the output as recorded and as the parent gets it), or its error."""
         if isinstance(end, Crash):
             if not isinstance(end.error, Exception | SystemExit):

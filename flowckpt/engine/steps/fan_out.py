@@ -28,14 +28,14 @@ from flowckpt.core.records.result import result_of
 from flowckpt.core.replay import Answer, Enter, Expansion, expand
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.declared import type_name
-from flowckpt.engine.rules.paths import is_stopped, standing_in_member
+from flowckpt.engine.rules.paths import is_stopped, split_stopped_member
 from flowckpt.engine.rules.reasons import ReuseMode
-from flowckpt.engine.steps.members import CompositeRun, Member, StoppedMember, ended_answer, member_of
-from flowckpt.engine.steps.run_step import is_still_valid, note_restored, other_members
+from flowckpt.engine.steps.members import CompositeRun, Member, StoppedMember, make_member, read_ended_answer
+from flowckpt.engine.steps.run_step import changed_members, is_still_valid, note_restored
 from flowckpt.engine.values.failures import (
-    fan_out_answer,
+    combine_answers,
+    read_fan_out,
     record_error,
-    recorded_fan_out,
     step_failure,
     stopped_error,
 )
@@ -63,7 +63,7 @@ class FanOut(CompositeRun):
 
     _answers: list[Answer | None] = attrs.field(init=False, factory=list)
     _unended: deque[tuple[int, Member]] = attrs.field(init=False, factory=deque)
-    _made: Iterator[Enter] | None = None
+    _new_members: Iterator[Enter] | None = None
     _failed: int = 0
     _succeeded: int = 0
     _before: int = 0
@@ -94,7 +94,7 @@ class FanOut(CompositeRun):
             judge = run.judge
             if judge.policy.reuse is not ReuseMode.INPUTS or judge.is_forced(enter.path):
                 run.recorder.aside.dropped += expansion.take_rest()
-        self._made = self._make(expansion)
+        self._new_members = self._expand(expansion)
         start = f"{enter.path}/"
         doubts = {
             start + each[len(start) :].partition("/")[0] for each in run.recorder.in_doubt if each.startswith(start)
@@ -114,7 +114,7 @@ class FanOut(CompositeRun):
             await self._restore(result)
             return True
         if not self.is_stale:
-            why = (other_members(len(self._unended), len(gone)),)
+            why = (changed_members(len(self._unended), len(gone)),)
             await is_still_valid(run, enter.step, result, is_spare=enter.is_spare, more=why)
         self.is_stale = True
         run.recorder.aside.dropped.append(result)
@@ -122,12 +122,12 @@ class FanOut(CompositeRun):
 
     async def _look_at_members(self, expansion: Expansion, doubts: set[str], *, is_ended: bool) -> None:
         """Check each member that has a record or is in doubt; queue the others."""
-        assert self._made is not None
-        for made in self._made:
+        assert self._new_members is not None
+        for made in self._new_members:
             path, step = made.path, made.step
             is_known = made.result is not None or bool(made.nested) or path in doubts
             doubts.discard(path)
-            member = self._member(made)
+            member = self._make_member(made)
             index = len(self._answers)
             self._answers.append(None)
             if step.modifiers.is_ephemeral and is_ended:  # in a replay, it runs before anything is decided
@@ -144,9 +144,9 @@ class FanOut(CompositeRun):
             if not expansion.own and not doubts and not is_ended:
                 return  # the other members are created when a worker is free
 
-    def _member(self, made: Enter) -> Member:
+    def _make_member(self, made: Enter) -> Member:
         made.is_bound = made.is_bound and not self.is_stale
-        return member_of(self.context, made, self.new_scope)
+        return make_member(self.context, made, self.new_scope)
 
     def _race_again(self) -> None:
         """Queue the members that were stopped: the earlier end of the race no longer counts.
@@ -156,16 +156,16 @@ class FanOut(CompositeRun):
         for index, member in self._stopped:
             enter: Enter = member.enter
             assert enter.result is not None
-            kept, gone = standing_in_member(enter.nested)
+            kept, gone = split_stopped_member(enter.nested)
             self.context.recorder.aside.dropped += [*gone, enter.result]
             self._answers[index] = None
-            self._unended.append((index, self._member(attrs.evolve(enter, result=None, nested=kept))))
+            self._unended.append((index, self._make_member(attrs.evolve(enter, result=None, nested=kept))))
         self._stopped = []
 
     async def _restore(self, result: StepResult) -> None:
         """Restore the recorded end of the fan-out."""
         await note_restored(self.context, self.enter.step, result, is_spare=self.enter.is_spare)
-        self.answered(recorded_fan_out(self.enter, result, self._known()))
+        self.keep_answer(read_fan_out(self.enter, result, self._list_answers()))
 
     # --- running ---------------------------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class FanOut(CompositeRun):
         """
         run, path = self.context, self.enter.path
         refuse_secret_names(self.enter.step, path, run.secrets)
-        if self._made is None:
+        if self._new_members is None:
             await self.look_back()
         await self.begin()
         self._before = len(run.recorder.checkpointer.history.results)
@@ -192,12 +192,12 @@ class FanOut(CompositeRun):
         if self._is_won:
             self._stop_the_rest()
             await run.undo_stopped([member.enter.path for _, member in self._stopped])
-        failure = self._failure()
+        failure = self._find_failure()
         summary: dict[str, Any] = {"members": len(self._answers), "failed": self._failed}
         if self._stopped:
-            summary = {**summary, "stopped": len(self._stopped), "winners": self._first()}
+            summary = {**summary, "stopped": len(self._stopped), "winners": self._order_winners()}
         await self.end(Outcome(tree=summary), failure)
-        return self.answered(fan_out_answer(self.enter, failure, self._known()))
+        return self.keep_answer(combine_answers(self.enter, failure, self._list_answers()))
 
     async def _run_members(self) -> None:
         self.context.waits.fan_outs += 1
@@ -207,7 +207,7 @@ class FanOut(CompositeRun):
             self.context.waits.fan_outs -= 1
 
     async def _run_in_parallel(self) -> None:
-        width = self._width()
+        width = self._count_workers()
         feed = self._feed()
         if width == 1:  # one member at a time: it may block, like any other step
             with contextlib.suppress(_DecidedError):
@@ -247,7 +247,7 @@ class FanOut(CompositeRun):
         if finishing:
             await waited(asyncio.wait(finishing), self.context.interrupts)
 
-    def _width(self) -> int:
+    def _count_workers(self) -> int:
         action, size = self._action, self._action.size
         width = action.concurrency
         if width is None:
@@ -256,15 +256,15 @@ class FanOut(CompositeRun):
 
     def _feed(self) -> Iterator[tuple[int, Member]]:
         """Yield the members to run: first the queued ones, then new ones as they are created."""
-        assert self._made is not None
+        assert self._new_members is not None
         while self._unended:
             yield self._unended.popleft()
-        for made in self._made:
+        for made in self._new_members:
             index = len(self._answers)
             self._answers.append(None)
-            yield index, self._member(made)
+            yield index, self._make_member(made)
 
-    def _make(self, expansion: Expansion) -> Iterator[Enter]:
+    def _expand(self, expansion: Expansion) -> Iterator[Enter]:
         """Create the members; an error in the iterable of items becomes a failure of this step."""
         try:
             yield from expansion
@@ -279,7 +279,7 @@ class FanOut(CompositeRun):
             await self._run_member(index, member, task)
             if done % _BREATHER == _BREATHER - 1:
                 await asyncio.sleep(0)
-        while (woken := await self._woken()) is not None:
+        while (woken := await self._wake_member()) is not None:
             interrupts.raise_pending(task)
             await self._run_member(*woken, task)
 
@@ -300,7 +300,7 @@ class FanOut(CompositeRun):
         if self._is_decided:
             raise _DecidedError
 
-    async def _woken(self) -> tuple[int, Member] | None:
+    async def _wake_member(self) -> tuple[int, Member] | None:
         """Return a waiting member that can continue; None when no member runs any more."""
         run = self.context
         if not self._paused:
@@ -308,7 +308,7 @@ class FanOut(CompositeRun):
         async with self._looking:  # one worker looks for all of them; when it finds a member, the next worker looks
             while self._paused and self._busy:
                 for index, paused in enumerate(self._paused):
-                    if await run.inbox.can_end_any(run.waits.those_of(paused[2].paths)):
+                    if await run.inbox.can_end_any(run.waits.select(paused[2].paths)):
                         del self._paused[index]  # only this loop removes entries; new ones are appended
                         return paused[0], paused[1]
                 await run.clock.sleep(_LOOK_SECONDS)
@@ -325,7 +325,7 @@ class FanOut(CompositeRun):
         if self._action.completion.min_success is not None and len(self._winners) < MOST_WINNERS:
             self._winners[index] = path
 
-    def _first(self) -> list[int]:
+    def _order_winners(self) -> list[int]:
         """Return the indexes of the successful members in the order of their records, which earlier processes share."""
         ended = {each.path: place for place, each in enumerate(self.context.recorder.checkpointer.history.results)}
         return sorted(self._winners, key=lambda index: ended.get(self._winners[index], len(ended)))
@@ -356,7 +356,7 @@ class FanOut(CompositeRun):
                 below = f"{member.enter.path}/"
                 nested = [each for each in results if each.path.startswith(below)]
                 ended = attrs.evolve(member.enter, result=recorded[member.enter.path], nested=nested)
-                self._note(index, ended.path, ended_answer(ended))
+                self._note(index, ended.path, read_ended_answer(ended))
                 continue
             failure = stopped_error(member.enter.path)
             self._record_stopped(member.enter, failure)
@@ -379,7 +379,7 @@ class FanOut(CompositeRun):
         }
         append_result(run.recorder.checkpointer.history, result_of(result))
 
-    def _failure(self) -> StepError | None:
+    def _find_failure(self) -> StepError | None:
         """Return the failure of the fan-out; None if it succeeded."""
         if self._is_won:
             return None
@@ -390,7 +390,7 @@ class FanOut(CompositeRun):
             return attrs.evolve(found, message=f"{where}: {found.message}" if found.message else where)
         if not self._is_lost and self._action.completion.is_met(self._failed, total):
             return None
-        causes = [failure for _, failure in self._known() if failure is not None]
+        causes = [failure for _, failure in self._list_answers() if failure is not None]
         message, remedy = _summary_of(total if self._action.size is None else self._action.size, causes), ""
         wanted = self._action.completion.min_success
         if type(wanted) is int and wanted > total and not self._is_lost:
@@ -404,7 +404,7 @@ class FanOut(CompositeRun):
             remedy=remedy or next((each.remedy for each in causes if each.remedy), ""),
         )
 
-    def _known(self) -> list[Answer]:
+    def _list_answers(self) -> list[Answer]:
         return [answer for answer in self._answers if answer is not None]
 
 

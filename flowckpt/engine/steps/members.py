@@ -21,8 +21,8 @@ from flowckpt.engine.rules.paths import ROLLBACK, is_stopped
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.recorder import StepEnd
 from flowckpt.engine.steps import wait
-from flowckpt.engine.steps.run_step import emit_end, is_still_valid, restored, run_step
-from flowckpt.engine.values.failures import recorded_answer, recorded_fan_out
+from flowckpt.engine.steps.run_step import emit_end, is_still_valid, restore_step, run_step
+from flowckpt.engine.values.failures import read_answer, read_fan_out
 from flowckpt.events import StepStarted
 from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.runner import Outcome
@@ -94,14 +94,14 @@ class PlainMember:
             self.is_stale = True
             self.context.recorder.aside.dropped.append(result)
             return False
-        self.answer = await restored(self.context, step, result, is_spare=enter.is_spare)
+        self.answer = await restore_step(self.context, step, result, is_spare=enter.is_spare)
         return True
 
     async def run(self) -> Answer:
         """Run the step."""
         enter = self.enter
         if self.context.waits.approved:
-            await wait.check(self.context, enter.path)
+            await wait.check_approvals(self.context, enter.path)
         self.answer = await run_step(self.context, Execute(enter.path, enter.step, enter.location))
         return self.answer
 
@@ -123,7 +123,7 @@ class CompositeRun:
     new_scope: NewScope
     answer: Answer = (None, None)
     is_stale: bool = False
-    _begun: tuple[datetime, int] | None = None
+    _start_times: tuple[datetime, int] | None = None
 
     async def begin(self) -> None:
         """Drop stale results and emit that the step starts; only once, even if the step pauses."""
@@ -131,8 +131,8 @@ class CompositeRun:
         if run.recorder.aside.dropped:
             run.recorder.drop_stale()
             await run.recorder.save_start()
-        if self._begun is None:
-            self._begun = run.clock.now(), run.clock.elapsed_ns()
+        if self._start_times is None:
+            self._start_times = run.clock.now(), run.clock.elapsed_ns()
             if run.notifier.emit is not None:
                 action: Any = step.action
                 size = action.size if isinstance(action, composites.FanOutAction) else None
@@ -145,9 +145,9 @@ class CompositeRun:
             outcome: the outcome to record.
             failure: how the step failed; None if it succeeded.
         """
-        assert self._begun is not None, "end() needs begin() before it"
+        assert self._start_times is not None, "end() needs begin() before it"
         run, path, step = self.context, self.enter.path, self.enter.step
-        started_at, started_ns = self._begun
+        started_at, started_ns = self._start_times
         duration_ms = round((run.clock.elapsed_ns() - started_ns) / 1e6, 3)
         identity = identify(step.action, run.judge.secrets, step.modifiers.version)
         call = StepCall.first(
@@ -161,19 +161,19 @@ class CompositeRun:
         if run.notifier.emit is not None:
             await emit_end(run, call, end, saved)
 
-    def answered(self, answer: Answer) -> Answer:
+    def keep_answer(self, answer: Answer) -> Answer:
         """Keep the answer, and return it."""
         self.answer = answer
         return answer
 
 
-def ended_answer(enter: Enter) -> Answer:
+def read_ended_answer(enter: Enter) -> Answer:
     """Return the recorded output or failure of a step; that of a fan-out comes from the records of its members."""
     assert enter.result is not None
     if not isinstance(enter.step.action, composites.FanOutAction):
-        return recorded_answer(enter.step, enter.result)
-    answers = [ended_answer(each) for each in expand(enter) if each.result is not None]
-    return recorded_fan_out(enter, enter.result, answers)
+        return read_answer(enter.step, enter.result)
+    answers = [read_ended_answer(each) for each in expand(enter) if each.result is not None]
+    return read_fan_out(enter, enter.result, answers)
 
 
 @attrs.frozen
@@ -184,16 +184,16 @@ class _Undoables:
 
     async def restore(self, replay: Replay, command: Restore) -> Answer:
         self._note(command.step, command.result)
-        return recorded_answer(command.step, command.result)
+        return read_answer(command.step, command.result)
 
     async def execute(self, replay: Replay, command: Execute) -> None:
         """Give no answer: this step has no record."""
 
     async def enter(self, replay: Replay, command: Enter) -> Answer | None:
-        await self.below(command)
-        return None if command.result is None else ended_answer(command)
+        await self.search_below(command)
+        return None if command.result is None else read_ended_answer(command)
 
-    async def below(self, enter: Enter) -> None:
+    async def search_below(self, enter: Enter) -> None:
         """Note the steps below a composite."""
         action: Any = enter.step.action
         if isinstance(action, composites.WorkflowAction):
@@ -206,7 +206,7 @@ class _Undoables:
             return
         for member in expand(enter):
             if member.step.action.is_composite:
-                await self.below(member)
+                await self.search_below(member)
             if member.result is not None:
                 self._note(member.step, member.result)
 
@@ -225,8 +225,8 @@ class StoppedMember(PlainMember):
         assert enter.result is not None
         if enter.nested:
             with contextlib.suppress(Exception):  # the race is decided: changes of the code since then do not matter
-                await _Undoables(self.context.recorder.undo.undoable).below(enter)
-        self.answer = recorded_answer(enter.step, enter.result)
+                await _Undoables(self.context.recorder.undo.undoable).search_below(enter)
+        self.answer = read_answer(enter.step, enter.result)
         return True
 
     def keep(self) -> None:
@@ -240,7 +240,7 @@ class StoppedMember(PlainMember):
                 self.context.recorder.restore(each)
 
 
-def member_of(run: RunContext, enter: Enter, new_scope: NewScope) -> Member:
+def make_member(run: RunContext, enter: Enter, new_scope: NewScope) -> Member:
     """Return the `Member` for a step."""
     action: Any = enter.step.action
     if is_stopped(enter.result):

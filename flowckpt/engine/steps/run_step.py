@@ -31,13 +31,13 @@ from flowckpt.core.replay import Answer, Command, Crash, Enter, Execute, Finish,
 from flowckpt.core.replay.replay import Glance
 from flowckpt.engine import run as attempts
 from flowckpt.engine import steps
-from flowckpt.engine.rules.judge import PlainCall, partial_reasons, plain_call, plainly_same
-from flowckpt.engine.rules.paths import ended_wait
+from flowckpt.engine.rules.judge import PlainCall, find_plain_match, partial_reasons, plain_call
+from flowckpt.engine.rules.paths import find_ended_wait
 from flowckpt.engine.rules.reasons import NONDETERMINISM, OnStale, Reason, ReasonKind, ReuseMode
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.notify import events, evidence_event
 from flowckpt.engine.run.recorder import StepEnd
-from flowckpt.engine.values.failures import record_error, recorded_answer, stale_step, step_failure
+from flowckpt.engine.values.failures import read_answer, record_error, stale_step_error, step_failure
 from flowckpt.engine.values.superseded import marks_of
 from flowckpt.errors import DecodingError, FlowckptError, StepFailedError
 from flowckpt.execution.claims import CommittedClaims, is_open
@@ -93,13 +93,13 @@ class Scope:
 
     async def _drive(self) -> None:
         self._task = asyncio.current_task()
-        self._command = await drive(self.replay, self, self._command, glance_of(self.context))
+        self._command = await drive(self.replay, self, self._command, make_glance(self.context))
 
     async def restore(self, replay: Replay, command: Restore) -> Answer | Execute:
         """Answer with the recorded result; if it is no longer valid, have the step run again."""
         step, result = command.step, command.result
         if await is_still_valid(self.context, step, result, is_spare=command.is_spare):
-            return await restored(self.context, step, result, is_spare=command.is_spare)
+            return await restore_step(self.context, step, result, is_spare=command.is_spare)
         self.is_stale = True
         return replay.rerun(command, keeps_rest=self._keeps_rest)
 
@@ -139,7 +139,7 @@ class Scope:
         if self._has_effects:
             await self._record_failure()
         if self._has_effects and run.waits.approved:
-            await steps.wait.check(run, command.path)
+            await steps.wait.check_approvals(run, command.path)
         return await run_step(run, command)
 
     async def enter(self, replay: Replay, command: Enter) -> Answer | None:
@@ -147,7 +147,7 @@ class Scope:
         self._command = command
         member = self._entered
         if member is None:
-            member = self._entered = steps.members.member_of(self.context, command, new_scope)
+            member = self._entered = steps.members.make_member(self.context, command, new_scope)
             if await member.look_back():
                 self._entered = None
                 return member.answer
@@ -192,11 +192,11 @@ UNSURE = UNREAD
 """The glance cannot decide: the record has to be read."""
 
 
-def glance_of(run: RunContext) -> Glance | None:
+def make_glance(run: RunContext) -> Glance | None:
     """Return the fast path that restores recorded plain steps; None if every step needs the full check.
 
     It covers most loops: a plain function, the same arguments, an output without a type tag. `is_still_valid` and
-    `restored` give the same answer in five times the time, which matters after a hundred thousand steps.
+    `restore_step` give the same answer in five times the time, which matters after a hundred thousand steps.
     """
     notifier, judge = run.notifier, run.judge
     if notifier.names_restored or judge.policy.from_path or judge.packages:
@@ -212,7 +212,7 @@ def glance_of(run: RunContext) -> Glance | None:
         if path in reports or (is_heard and "/" in path):  # progress counts the members of each map
             return UNSURE
         if origin is None or type(action) is not PythonAction:
-            info = plainly_same(step, result, secrets)
+            info = find_plain_match(step, result, secrets)
             if info is None:
                 return UNSURE
             value = take_plainly(result)
@@ -273,7 +273,7 @@ async def is_still_valid(
     reasons = judge.reasons(step, result, is_after_rerun=is_spare, is_first=is_first) + more
     answer = judge.decide(step, result, reasons) if reasons else OnStale.REUSE
     if answer is OnStale.FAIL:
-        raise stale_step(run.workflow_id, result.path, reasons, repeats_effect=judge.repeats_effect(step, result))
+        raise stale_step_error(run.workflow_id, result.path, reasons, repeats_effect=judge.repeats_effect(step, result))
     if NONDETERMINISM in reasons:
         text = "; ".join(judge.secrets.text(str(each)) for each in reasons)
         _log.warning("run %s: step %s: %s", run.workflow_id, result.path, text)
@@ -293,7 +293,7 @@ async def note_restored(run: RunContext, step: Step[Any], result: StepResult, *,
         await run.notifier.emit(events.StepRestored(run.workflow_id, *fields))
 
 
-async def restored(run: RunContext, step: Step[Any], result: StepResult, *, is_spare: bool) -> Answer:
+async def restore_step(run: RunContext, step: Step[Any], result: StepResult, *, is_spare: bool) -> Answer:
     """Restore a step's recorded result, emit the event, and return what the generator gets.
 
     Raises:
@@ -301,13 +301,13 @@ async def restored(run: RunContext, step: Step[Any], result: StepResult, *, is_s
     """
     run.notifier.restored += 1
     await note_restored(run, step, result, is_spare=is_spare)
-    answer = recorded_answer(step, result)
+    answer = read_answer(step, result)
     if result.success and result.evidence is not None and step.action.step_type == "approval":
-        steps.wait.stand_again(run, step, result, answer[0])
+        steps.wait.bind_again(run, step, result, answer[0])
     return answer
 
 
-def other_members(new: int, gone: int) -> Reason:
+def changed_members(new: int, gone: int) -> Reason:
     """Return the reason why the recorded end of a fan-out is stale: its members have changed.
 
     Args:
@@ -349,14 +349,14 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
     if (
         modifiers.is_plain
         and type(action) is PythonAction
-        and recorder.start_saved
+        and recorder.is_start_saved
         and not (run.runner.has_places or saves.partial or run.notifier.dropped_states or recorder.superseded.by_path)
     ):
         recorder.in_flight[path] = call
         if emit is not None:
             await emit(events.StepStarted(run_id, path, action.step_type))
-        started_ns = _started(run, call)
-        end = _ended(run, call, await run.runner.attempt(call), started_ns)
+        started_ns = _note_start(run, call)
+        end = _make_end(run, call, await run.runner.attempt(call), started_ns)
     else:
         call, found = await _prepare_and_try(run, call)
         if isinstance(found, StepResult):
@@ -371,7 +371,9 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
     saved = None if saving is None else await saving
     if emit is not None:
         await emit_end(run, call, end, saved)
-    return (end.outcome.value, None) if end.failure is None else (None, _failure(run, path, end.failure, end.outcome))
+    return (
+        (end.outcome.value, None) if end.failure is None else (None, _make_failure(run, path, end.failure, end.outcome))
+    )
 
 
 async def _prepare_and_try(run: RunContext, call: StepCall) -> tuple[StepCall, StepEnd | StepResult]:
@@ -387,14 +389,14 @@ async def _prepare_and_try(run: RunContext, call: StepCall) -> tuple[StepCall, S
         tries_when_lost = await run.runner.check_place(step, path)
     if not modifiers.is_ephemeral:
         if modifiers.retry is not None and run.waits.all:
-            call, since = steps.tries.after_earlier_tries(run, call)
+            call, since = steps.tries.continue_tries(run, call)
         if modifiers.is_at_most_once or path in recorder.superseded.by_path:
             found = await _resolve_doubt(run, call)
             if found is not None and found.reused is not None:
                 return call, found.reused
-        if not recorder.start_saved or modifiers.is_at_most_once or saves.partial or run.notifier.dropped_states:
+        if not recorder.is_start_saved or modifiers.is_at_most_once or saves.partial or run.notifier.dropped_states:
             await _begin(run, call, found)
-    if modifiers.cache_seconds is None or (end := await _cached(run, call)) is None:
+    if modifiers.cache_seconds is None or (end := await _take_cached(run, call)) is None:
         end = await _try(run, call, found, tries_when_lost, since)
     return call, end
 
@@ -403,7 +405,7 @@ async def _record_used(run: RunContext, call: StepCall, end: StepEnd) -> None:
     """Record a step with the figures and values that it passed to `current_step()`, then wait for its own events."""
     recorder, services, path = run.recorder, run.services, call.path
     figures, published = services.take(path)
-    end.more = {**end.more, **_filled(figures=figures, published=published)}
+    end.more = {**end.more, **_drop_empty(figures=figures, published=published)}
     recorder.record(call, end)
     try:  # the step is done, even if a listener is slow, disappears or fails
         await services.wait_for_reports(path)
@@ -412,12 +414,12 @@ async def _record_used(run: RunContext, call: StepCall, end: StepEnd) -> None:
         services.forget(path)
 
 
-def _filled(**fields: Any) -> dict[str, Any]:
+def _drop_empty(**fields: Any) -> dict[str, Any]:
     """Return the fields of a result that are not empty."""
     return {name: value for name, value in fields.items() if value}
 
 
-def _failure(run: RunContext, path: str, recorded: StepError, outcome: Outcome) -> StepFailedError:
+def _make_failure(run: RunContext, path: str, recorded: StepError, outcome: Outcome) -> StepFailedError:
     """Return the error to raise at the `yield`, with the step's exception as its cause unless secrets forbid that.
 
     The error of a fan-out's member keeps no exception: the frames of a thousand members would keep their values alive.
@@ -435,7 +437,7 @@ def _failure(run: RunContext, path: str, recorded: StepError, outcome: Outcome) 
 
 async def _resolve_doubt(run: RunContext, call: StepCall) -> attempts.in_doubt.Resolution | None:
     """Resolve what an earlier call of the step left behind; return None if the step simply runs."""
-    found = await run.in_doubt_resolver().before(call)
+    found = await run.make_resolver().resolve(call)
     if run.notifier.emit is not None and found.report is not None and found.report.verdicts:
         await run.notifier.emit(evidence_event(call.workflow_id, call.path, found.report, "in_doubt"))
     return None if found is attempts.in_doubt.RUN else found
@@ -448,7 +450,7 @@ async def _reuse(run: RunContext, call: StepCall, result: StepResult) -> Answer:
     fingerprint = call.identity.fingerprint
     if step.modifiers.rollback is not None:
         run.recorder.undo.undoable[path] = step
-        if attempts.undo_steps.moved_argument(step, result, run.secrets):
+        if attempts.undo_steps.find_moved_argument(step, result, run.secrets):
             fingerprint = result.fingerprint  # the undo sees from it that a default may have changed
     run.recorder.restore(attrs.evolve(result, fingerprint=fingerprint))
     if run.notifier.emit is not None:
@@ -458,7 +460,7 @@ async def _reuse(run: RunContext, call: StepCall, result: StepResult) -> Answer:
     return restore_value(step, result), None
 
 
-async def _cached(run: RunContext, call: StepCall) -> StepEnd | None:
+async def _take_cached(run: RunContext, call: StepCall) -> StepEnd | None:
     """Take the result of an equal call from the cache; None if there is no valid one."""
     judge, path, clock = run.judge, call.path, run.clock
     if not judge.policy.takes_cached or judge.is_forced(path):
@@ -475,14 +477,14 @@ async def _cached(run: RunContext, call: StepCall) -> StepEnd | None:
     committed = None if evidence is None or found.report is None else CommittedClaims(evidence, found.report)
     outcome = Outcome(found.value, found.tree, committed=committed)
     duration_ms = (clock.elapsed_ns() - started_ns + 500) // 1000 / 1000
-    values, _ = _argument_values(run, call)
+    values, _ = _record_arguments(run, call)
     end = StepEnd(outcome, None, started_at, duration_ms)
     end.taken_from = found.workflow_id
-    end.more = _filled(source=found.source, published=found.result.published, argument_values=values)
+    end.more = _drop_empty(source=found.source, published=found.result.published, argument_values=values)
     return end
 
 
-def _argument_values(run: RunContext, call: StepCall) -> tuple[Mapping[str, Any], Exception | None]:
+def _record_arguments(run: RunContext, call: StepCall) -> tuple[Mapping[str, Any], Exception | None]:
     """Return the arguments of a call as JSON if the step records them, or the error if they cannot be recorded."""
     if not call.modifiers.records_arguments:
         return {}, None
@@ -497,7 +499,7 @@ async def _begin(run: RunContext, call: StepCall, found: attempts.in_doubt.Resol
     step, path, recorder = call.step, call.path, run.recorder
     if path in recorder.checkpointer.partial:
         judge_partial(run, step, path)
-    if not recorder.start_saved:
+    if not recorder.is_start_saved:
         await recorder.save_start()
     if run.notifier.dropped_states:
         await run.notifier.emit_dropped_states()
@@ -506,7 +508,7 @@ async def _begin(run: RunContext, call: StepCall, found: attempts.in_doubt.Resol
         await recorder.mark_in_doubt(path)
 
 
-def _started(run: RunContext, call: StepCall) -> int:
+def _note_start(run: RunContext, call: StepCall) -> int:
     """Note the start of a step in the store, for diagnosis after a crash; return its time by `elapsed_ns`."""
     note_started, clock = run.recorder.note_started, run.clock
     if note_started is not None and not call.modifiers.is_ephemeral:
@@ -516,7 +518,7 @@ def _started(run: RunContext, call: StepCall) -> int:
     return clock.elapsed_ns()
 
 
-def _ended(run: RunContext, call: StepCall, outcome: Outcome, started_ns: int, tries: int = 1) -> StepEnd:
+def _make_end(run: RunContext, call: StepCall, outcome: Outcome, started_ns: int, tries: int = 1) -> StepEnd:
     """Return the end of a step: its outcome, duration, number of tries, and failure."""
     assert call.since is not None
     end = StepEnd(outcome, None, call.since, (run.clock.elapsed_ns() - started_ns + 500) // 1000 / 1000)
@@ -547,9 +549,9 @@ async def _try(
     recorder.in_flight[path] = call
     if emit is not None and (found is None or found.outcome is None):
         await emit(events.StepStarted(call.workflow_id, path, action.step_type))
-    started_ns = _started(run, call)
+    started_ns = _note_start(run, call)
     is_tried_once = modifiers.retry is None and not (modifiers.is_at_most_once and modifiers.files is not None)
-    values, refusal = _argument_values(run, call)
+    values, refusal = _record_arguments(run, call)
     loop = None
     if refusal is not None:
         outcome = Outcome(error=refusal)
@@ -559,7 +561,7 @@ async def _try(
         loop = steps.tries.RetryLoop(run, call, found or attempts.in_doubt.RUN, since)
         outcome = await loop.run()
         run.waits.end(path)
-    end = _ended(run, call, outcome, started_ns, 1 if loop is None else loop.tries)
+    end = _make_end(run, call, outcome, started_ns, 1 if loop is None else loop.tries)
     if loop is not None:
         end.is_adopted = loop.is_adopted
     if outcome.error is not None and modifiers.files is not None:
@@ -569,9 +571,9 @@ async def _try(
         is_started = refusal is None if loop is None else loop.is_started
         end.marks = marks_of(modifiers, is_adopted=end.is_adopted, is_not_undone=is_not_undone, is_started=is_started)
     if action.is_saved and end.failure is None:  # a reply: the sender finds its signal in the record
-        wait = ended_wait(recorder.checkpointer.history.results, action.arguments()["to"], path)
+        wait = find_ended_wait(recorder.checkpointer.history.results, action.arguments()["to"], path)
         if wait is not None:
-            end.more = _filled(signal=wait.signal)
+            end.more = _drop_empty(signal=wait.signal)
     if values:
         end.more = {**end.more, "argument_values": values}
     return end
@@ -609,6 +611,6 @@ def judge_partial(run: RunContext, step: Step[Any], path: str) -> None:
     reasons = partial_reasons(step, run.recorder.checkpointer.partial[path], run.secrets)
     answer = run.judge.policy.decide(reasons) if reasons else OnStale.REUSE
     if answer is OnStale.FAIL:
-        raise stale_step(run.workflow_id, path, reasons)
+        raise stale_step_error(run.workflow_id, path, reasons)
     if answer is OnStale.RERUN:
         run.recorder.drop_state(path, "; ".join(map(str, reasons)))

@@ -33,7 +33,7 @@ MOST_WAITING = 10_000
 """How many lines may wait for the listener; further lines are not emitted, but the result has all of the output."""
 
 
-async def streamed_try(runner: StepRunner, call: StepCall, emit: EventSink) -> Outcome:
+async def stream_try(runner: StepRunner, call: StepCall, emit: EventSink) -> Outcome:
     """Run a command once, and emit the lines of its output as they arrive."""
     lines: asyncio.Queue[events.StepOutput | None] = asyncio.Queue()
     left_out = 0
@@ -61,7 +61,7 @@ async def streamed_try(runner: StepRunner, call: StepCall, emit: EventSink) -> O
             await asyncio.wait({trying})
 
 
-def after_earlier_tries(run: RunContext, call: StepCall) -> tuple[StepCall, datetime | None]:
+def continue_tries(run: RunContext, call: StepCall) -> tuple[StepCall, datetime | None]:
     """Return the call with its next try number, and when the first try started (None without an earlier try).
 
     Raises:
@@ -130,18 +130,18 @@ class RetryLoop:
         while True:
             run.recorder.in_flight[path] = self.call
             outcome = await run.runner.open_files(self.call) if is_mark_due and self.found.outcome is None else None
-            outcome = outcome or await self._instead()
+            outcome = outcome or await self._find_substitute()
             if outcome is None:
                 if is_mark_due:
                     await run.recorder.mark_in_doubt(path)
                     is_mark_due = False
-                outcome = await self._once()
+                outcome = await self._try_once()
             self._outcome = outcome
             self.is_started |= outcome.is_started
             error = outcome.error
             if error is None or not self._is_retried(error):
                 return outcome
-            delay = self._delay(error)
+            delay = self._choose_delay(error)
             if not self._is_in_time(error, delay):
                 return outcome
             if modifiers.is_at_most_once and self.is_undone and outcome.is_started:
@@ -168,11 +168,11 @@ class RetryLoop:
     def _next(self) -> None:
         self.call = attrs.evolve(self.call, tries=self.call.tries + 1)
 
-    async def _once(self) -> Outcome:
+    async def _try_once(self) -> Outcome:
         run, emit = self.context, self.context.notifier.emit
         if emit is None or self.call.action.step_type != "command":
             return await run.runner.attempt(self.call)
-        return await streamed_try(run.runner, self.call, emit)
+        return await stream_try(run.runner, self.call, emit)
 
     async def _emit_retry(self, outcome: Outcome, error: BaseException, delay: float) -> None:
         emit, call = self.context.notifier.emit, self.call
@@ -182,12 +182,12 @@ class RetryLoop:
             await emit(evidence_event(call.workflow_id, call.path, outcome.committed.report, "now"))
         await emit(events.StepRetrying(call.workflow_id, call.path, call.tries, delay, kind_of(error), text_of(error)))
 
-    async def _instead(self) -> Outcome | None:
+    async def _find_substitute(self) -> Outcome | None:
         """Return the outcome if the step must not run: it is adopted, or its earlier effect cannot be undone."""
         if self.found.outcome is not None:
             return self.found.outcome
         if not self.is_undone and self.found.undo is not None:
-            unable = await self.context.in_doubt_resolver().undone(self.call, self.found.undo)
+            unable = await self.context.make_resolver().undo_earlier(self.call, self.found.undo)
             self.is_undone = unable is None
             return unable
         return None
@@ -224,7 +224,7 @@ class RetryLoop:
         )
         return False
 
-    def _delay(self, error: BaseException) -> float:
+    def _choose_delay(self, error: BaseException) -> float:
         retry, run = self.call.modifiers.retry, self.context
         if retry is None:
             return 0.0
@@ -245,7 +245,7 @@ class RetryLoop:
         run.recorder.in_flight.pop(call.path, None)
         if run.services.is_used:
             await run.services.wait_for_reports(call.path)
-        if run.waits.fan_outs and run.waits.is_worth_a_save(run.waits.those_of([call.path])[0]):
+        if run.waits.fan_outs and run.waits.is_worth_a_save(run.waits.select([call.path])[0]):
             await run.recorder.checkpoint_wait()
         raise Suspended([call.path])
 
@@ -257,7 +257,7 @@ class RetryLoop:
             )
             return False
         try:
-            self.found = await self.context.in_doubt_resolver().retried(self.call)
+            self.found = await self.context.make_resolver().resolve_retry(self.call)
         except StepInDoubtError as doubt:  # another try could repeat the effect
             error.add_note(f"It was not tried again: {doubt.message}.")
             return False

@@ -67,10 +67,10 @@ async def run_wait(run: RunContext, command: Execute) -> tuple[Any, StepFailedEr
         run.waits.started.add(command.path)
         if run.notifier.emit is not None:
             await run.notifier.emit(StepStarted(run.workflow_id, command.path, command.step.action.step_type))
-    await waiting.meet()
+    await waiting.find_or_start()
     while waiting.outcome is None:
         await waiting.check()
-    return await waiting.recorded()
+    return await waiting.record()
 
 
 @attrs.define(eq=False)
@@ -93,7 +93,7 @@ class _Waiting:
         assert self._wait is not None
         return self._wait
 
-    async def meet(self) -> None:
+    async def find_or_start(self) -> None:
         """Find the wait as an earlier attempt recorded it, or start a new one."""
         action, path = self.action, self.command.path
         known = self.context.waits.get(path)
@@ -128,7 +128,7 @@ class _Waiting:
         claims: Any = {}
         if action.claims:
             try:
-                committed = await captured(self.context, action, path)
+                committed = await capture_facts(self.context, action, path)
             except Exception as error:
                 self.outcome = Outcome(error=error)
                 return
@@ -136,7 +136,7 @@ class _Waiting:
                 self.outcome = Outcome(error=evidence.evidence_error(path, committed.report), committed=committed)
                 return
             claims = committed.document["pack"]
-        request = next_request(self.context, self.wait.request if voided else "")
+        request = make_request_id(self.context, self.wait.request if voided else "")
         self._wait = attrs.evolve(self.wait, request=request, claims=claims, voided=voided)
 
     async def check(self) -> None:
@@ -146,7 +146,7 @@ class _Waiting:
             Suspended: the wait has not ended.
         """
         run, action, wait = self.context, self.action, self.wait
-        signal = await run.inbox.first_for(wait)
+        signal = await run.inbox.find_message(wait)
         if signal is not None:
             run.inbox.take(signal)
             self.signal = signal
@@ -155,8 +155,8 @@ class _Waiting:
             else:
                 await self._deliver(signal)
         elif wait.is_due(run.clock.now()):
-            self.outcome = self._over()
-        elif self._is_asked_before and await self._has_moved():
+            self.outcome = self._end_at_deadline()
+        elif self._is_asked_before and await self._ask_again_if_changed():
             self._is_asked_before = False
         else:
             if run.waits.get(wait.path) is not wait:
@@ -165,7 +165,7 @@ class _Waiting:
                     await run.recorder.checkpoint_wait()
             raise Suspended([wait.path])
 
-    def _over(self) -> Outcome:
+    def _end_at_deadline(self) -> Outcome:
         """Return the outcome of a wait whose deadline has passed."""
         action, wait = self.action, self.wait
         if isinstance(action, SleepAction):
@@ -232,7 +232,7 @@ class _Waiting:
         self.signal = None
         await self._ask(voided="; ".join(details) or report.reason)
 
-    async def _has_moved(self) -> bool:
+    async def _ask_again_if_changed(self) -> bool:
         """Ask again if the facts have changed since the question, so that the present ones can be approved."""
         pack = EvidencePack.from_document(self.wait.claims)
         committed = await self.context.claims.commit(pack, path=self.command.path)
@@ -241,7 +241,7 @@ class _Waiting:
         await self._ask(voided="; ".join(evidence.list_failures(committed.report)) or committed.report.reason)
         return True
 
-    async def recorded(self) -> tuple[Any, StepFailedError | None]:
+    async def record(self) -> tuple[Any, StepFailedError | None]:
         """Record how the wait ended, make it durable, and emit it."""
         run, command, outcome, signal = self.context, self.command, self.outcome, self.signal
         assert outcome is not None
@@ -261,7 +261,7 @@ class _Waiting:
         run.recorder.record(call, end)
         run.waits.end(path)
         if failure is None and signal is not None and outcome.committed is not None:
-            stand(run, step, wait, outcome.committed.document, signal.by)
+            bind_later_steps(run, step, wait, outcome.committed.document, signal.by)
         run.waits.started.discard(path)
         saved = None
         if step.modifiers.has_checkpoint or not isinstance(self.action, SleepAction):
@@ -270,7 +270,7 @@ class _Waiting:
                 is_question = isinstance(
                     self.action, ApprovalAction
                 )  # no other step can use an answer to this question
-                await run.inbox.remove(run.inbox.answers_to(wait) if is_question else [signal.signal_id])
+                await run.inbox.remove(run.inbox.list_answers(wait) if is_question else [signal.signal_id])
         elif run.recorder.checkpointer.is_due():
             saved = await run.recorder.checkpoint(Reason.TRIGGER)
         if run.notifier.emit is not None:
@@ -283,7 +283,7 @@ class _Waiting:
         return (outcome.value, None) if failure is None else (None, step_failure(path, failure))
 
 
-async def captured(run: RunContext, action: ApprovalAction, path: str) -> CommittedClaims:
+async def capture_facts(run: RunContext, action: ApprovalAction, path: str) -> CommittedClaims:
     """Capture the facts to approve, as they are now.
 
     Raises:
@@ -296,19 +296,19 @@ async def captured(run: RunContext, action: ApprovalAction, path: str) -> Commit
     return await run.claims.commit(pack, path=path)
 
 
-def next_request(run: RunContext, earlier: str) -> str:
+def make_request_id(run: RunContext, earlier: str) -> str:
     """Return the id of a question: unique in the run, because it has the attempt's number and a counter."""
     return f"{run.number}.{int(earlier.rpartition('.')[2] or 0) + 1}"
 
 
-def stand(run: RunContext, step: Step[Any], wait: Wait, document: Mapping[str, Any], by: str) -> None:
+def bind_later_steps(run: RunContext, step: Step[Any], wait: Wait, document: Mapping[str, Any], by: str) -> None:
     """Make every later step check the approved facts."""
     action: Any = step.action
     pack = EvidencePack.from_document(document["pack"])
     run.waits.approved[wait.path] = StandingApproval(wait.path, action, pack, by, wait.since, wait.request)
 
 
-def stand_again(run: RunContext, step: Step[Any], result: StepResult, approval: Any) -> None:
+def bind_again(run: RunContext, step: Step[Any], result: StepResult, approval: Any) -> None:
     """Make later steps check the facts of a restored approval, unless they changed and the policy is to continue."""
     path, action = result.path, step.action
     run.waits.end(path)  # the approved facts hold again, so no new question is needed
@@ -319,7 +319,7 @@ def stand_again(run: RunContext, step: Step[Any], result: StepResult, approval: 
         run.waits.approved[path] = StandingApproval(path, action, pack, approval.by, result.started_at)
 
 
-async def check(run: RunContext, path: str) -> None:
+async def check_approvals(run: RunContext, path: str) -> None:
     """Check that the facts approved before a step are unchanged.
 
     Raises:
@@ -365,7 +365,7 @@ async def _void(run: RunContext, standing: StandingApproval, report: Verificatio
         await run.notifier.emit(ApprovalVoided(run.workflow_id, path, standing.by, report.reason, details))
     claims = standing.pack.to_document()
     with contextlib.suppress(Exception):
-        committed = await captured(run, action, path)
+        committed = await capture_facts(run, action, path)
         claims = committed.document["pack"] if committed.report.verified else claims
     since = max(run.clock.now(), standing.asked_at + timedelta(microseconds=1))  # newer, whatever the clock says
     run.waits.begin(
@@ -375,7 +375,7 @@ async def _void(run: RunContext, standing: StandingApproval, report: Verificatio
             action.name,
             since,
             action.deadline(since),
-            next_request(run, standing.request),
+            make_request_id(run, standing.request),
             claims,
             identify(action, run.secrets).arguments,
             "; ".join(details) or report.reason,

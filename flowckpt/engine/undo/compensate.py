@@ -35,12 +35,12 @@ from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.notify import events
 from flowckpt.engine.run.resumption import check_name, crash_loop_error
-from flowckpt.engine.run.undo_steps import moved_argument, undo_step
+from flowckpt.engine.run.undo_steps import find_moved_argument, undo_step
 from flowckpt.engine.steps.run_step import run_step
-from flowckpt.engine.values.failures import find_failed_step, recorded_answer, recorded_fan_out
+from flowckpt.engine.values.failures import find_failed_step, read_answer, read_fan_out
 from flowckpt.engine.values.inputs import BoundInputs, rebind_recorded
 from flowckpt.engine.values.options import RunOptions
-from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, not_run, use_missing_secret
+from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, make_placeholder, use_missing_secret
 from flowckpt.errors import (
     CancelRefusedError,
     DecodingError,
@@ -70,7 +70,7 @@ class UnfinishedRollback:
         return {**metadata, UNFINISHED: {"reason": self.reason.value, "error": error}}
 
 
-def unfinished_rollback(metadata: Mapping[str, Any]) -> UnfinishedRollback | None:
+def read_unfinished(metadata: Mapping[str, Any]) -> UnfinishedRollback | None:
     """Return how a run ends that died during a rollback; None for any other run.
 
     Args:
@@ -83,7 +83,7 @@ def unfinished_rollback(metadata: Mapping[str, Any]) -> UnfinishedRollback | Non
     return UnfinishedRollback(Reason(found["reason"]), None if error is None else decode_error(error))
 
 
-def cancelling(workflow_id: str, latest: CheckpointData) -> UnfinishedRollback:
+def check_cancel(workflow_id: str, latest: CheckpointData) -> UnfinishedRollback:
     """Return the end of a run that is being cancelled.
 
     Raises:
@@ -112,7 +112,7 @@ async def roll_back(run: RunContext, end: UnfinishedRollback) -> tuple[StepFaile
     undoable = run.recorder.undo.undoable.keys() | run.recorder.undo.not_undoable.keys()
     todo = find_left_to_undo(checkpointer.history.results, undoable)
     if not todo:
-        checkpointer.metadata = without_key(checkpointer.metadata)
+        checkpointer.metadata = drop_unfinished(checkpointer.metadata)
         return ()
     before = checkpointer.metadata
     checkpointer.metadata = end.written_to(before)
@@ -124,11 +124,11 @@ async def roll_back(run: RunContext, end: UnfinishedRollback) -> tuple[StepFaile
         checkpointer.metadata = before
         return None
     failures = [failure for result in todo if (failure := await undo_step(run, result)) is not None]
-    checkpointer.metadata = without_key(checkpointer.metadata)
+    checkpointer.metadata = drop_unfinished(checkpointer.metadata)
     return tuple(failures)
 
 
-def without_key(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+def drop_unfinished(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return metadata without the key of an unfinished rollback."""
     return (
         {name: value for name, value in metadata.items() if name != UNFINISHED} if UNFINISHED in metadata else metadata
@@ -138,8 +138,8 @@ def without_key(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
 MOST_NOT_RUN = 200
 """How many unrecorded steps are skipped at most: a loop may yield them endlessly."""
 
-RunsEphemeral: TypeAlias = Callable[[Execute], Awaitable[Answer]]
-TellsFound: TypeAlias = Callable[[Step[Any], StepResult], Awaitable[None]]
+RunEphemeral: TypeAlias = Callable[[Execute], Awaitable[Answer]]
+OnFound: TypeAlias = Callable[[Step[Any], StepResult], Awaitable[None]]
 
 
 @attrs.define(eq=False)
@@ -160,8 +160,8 @@ class UndoSearch(DryResponder):
         is_blind: whether a plan's search ended earlier than that of a resume would.
     """
 
-    ephemeral: RunsEphemeral | None = None
-    found: TellsFound | None = None
+    ephemeral: RunEphemeral | None = None
+    found: OnFound | None = None
     secrets: KnownSecrets = attrs.field(factory=KnownSecrets)
     aside: DroppedResults = attrs.field(init=False, factory=DroppedResults)
     replays: list[Replay] = attrs.field(factory=list)
@@ -184,9 +184,9 @@ class UndoSearch(DryResponder):
             results: the recorded results, without the undone ones.
         """
         self.aside.spare.update({each.path: each for each in results})
-        await self._driven(generator, workflow_name, "")
+        await self._drive(generator, workflow_name, "")
 
-    async def _driven(self, generator: Generator[Any, Any, Any], workflow_name: str, prefix: str) -> None:
+    async def _drive(self, generator: Generator[Any, Any, Any], workflow_name: str, prefix: str) -> None:
         replay = Replay(
             generator, (), workflow_name, prefix=prefix, drops_what_changed=True, aside=self.aside, is_muted=True
         )
@@ -210,62 +210,62 @@ class UndoSearch(DryResponder):
 
     async def restore(self, replay: Replay, command: Restore) -> Answer:
         """Note the step's compensation, and answer with its result."""
-        return await self._recorded(command.step, command.result)
+        return await self._restore(command.step, command.result)
 
     async def execute(self, replay: Replay, command: Execute) -> Answer | None:
         """Run an ephemeral step; skip any other."""
         if not command.step.modifiers.is_ephemeral:
-            return self._skipped(replay, command.path, command.step)
+            return self._skip(replay, command.path, command.step)
         if self.ephemeral is None:
             self._not_run.add(command.path)
-            return not_run(command), None
+            return make_placeholder(command), None
         return await self.ephemeral(command)
 
     async def enter(self, replay: Replay, command: Enter) -> Answer | None:
         """Search a composite; skip one that has not ended."""
-        answer = await self.composite(replay, command)
-        return self._skipped(replay, command.path, command.step) if answer is None else answer
+        answer = await self.answer_composite(replay, command)
+        return self._skip(replay, command.path, command.step) if answer is None else answer
 
-    def _skipped(self, replay: Replay, path: str, step: Step[Any]) -> Answer | None:
+    def _skip(self, replay: Replay, path: str, step: Step[Any]) -> Answer | None:
         """Skip a step without an output, if recorded results of its generator still wait for their steps."""
         if not any(each.startswith(replay.prefix) for each in self.aside.spare):
             return None
         self.ends_at = f"the workflow yields the step {path!r}, which was not recorded"
         self._passed_over += 1
-        return (not_run(Execute(path, step, "")), None) if self._passed_over <= MOST_NOT_RUN else None
+        return (make_placeholder(Execute(path, step, "")), None) if self._passed_over <= MOST_NOT_RUN else None
 
-    async def _recorded(self, step: Step[Any], result: StepResult) -> Answer:
+    async def _restore(self, step: Step[Any], result: StepResult) -> Answer:
         path = result.path
-        await self._found(step, result)
+        await self._note_found(step, result)
         try:
-            answer = recorded_answer(step, result)
+            answer = read_answer(step, result)
         except DecodingError as error:
             self.unreadable[path] = error.message
-            return not_run(Execute(path, step, "")), None
+            return make_placeholder(Execute(path, step, "")), None
         if result.success and step.modifiers.rollback is not None:
-            if moved := moved_argument(step, result, self.secrets):
+            if moved := find_moved_argument(step, result, self.secrets):
                 self.unreadable[path] = moved
                 return answer
             self.undoable[path] = step
         return answer
 
-    async def _found(self, step: Step[Any], result: StepResult) -> None:
+    async def _note_found(self, step: Step[Any], result: StepResult) -> None:
         self.yielded.add(result.path)
         if self.found is not None:
             await self.found(step, result)
 
-    async def child(self, replay: Replay, enter: Enter, action: WorkflowAction) -> Answer | None:
+    async def answer_child(self, replay: Replay, enter: Enter, action: WorkflowAction) -> Answer | None:
         """Search a child workflow; return its recorded end, if there is one."""
         self.aside.spare.update({each.path: each for each in enter.nested})
         child = action.workflow
-        await self._driven(child(**action.inputs), child.name, f"{enter.path}/")
-        return None if enter.result is None else await self._recorded(enter.step, enter.result)
+        await self._drive(child(**action.inputs), child.name, f"{enter.path}/")
+        return None if enter.result is None else await self._restore(enter.step, enter.result)
 
-    async def fan_out(self, replay: Replay, enter: Enter) -> Answer | None:
+    async def answer_fan_out(self, replay: Replay, enter: Enter) -> Answer | None:
         """Search the members of a fan-out; return its recorded end, if there is one."""
         end, expansion = enter.result, expand(enter)
         try:
-            answers = await self.members(replay, expansion)
+            answers = await self.answer_members(replay, expansion)
         except (PlanStopped, Exception) as error:  # raised by the iterable of items
             if isinstance(error, PlanStopped):
                 self._note_stop(error)
@@ -276,19 +276,19 @@ class UndoSearch(DryResponder):
             self.aside.dropped += expansion.take_rest()
         if end is None:
             return None
-        await self._found(enter.step, end)
-        return recorded_fan_out(enter, end, answers)
+        await self._note_found(enter.step, end)
+        return read_fan_out(enter, end, answers)
 
-    async def member(self, replay: Replay, member: Enter) -> Answer | None:
+    async def answer_member(self, replay: Replay, member: Enter) -> Answer | None:
         """Search a member, if its record belongs to the same step."""
         if member.result is not None and is_another(member.step, member.result):
             self.aside.dropped += [*member.nested, member.result]
             return None
-        return await super().member(replay, member)
+        return await super().answer_member(replay, member)
 
 
 @attrs.frozen
-class Undoing:
+class UndoAttempt:
     """The start of an attempt that only undoes.
 
     Attributes:
@@ -336,15 +336,15 @@ class Undoing:
             action = step.action
             run.notifier.restored += not action.is_composite
             if run.notifier.emit is not None:
-                told = result.path, result.success, result.duration_ms, action.step_type
-                await run.notifier.emit(events.StepRestored(run.workflow_id, *told))
+                fields = result.path, result.success, result.duration_ms, action.step_type
+                await run.notifier.emit(events.StepRestored(run.workflow_id, *fields))
 
         search = UndoSearch(ephemeral, found, run.secrets, run.generators)
         generator = self.workflow(**self.bound.values(self.workflow))
         await search.search(generator, self.workflow.name, self.recorded)
-        reasons = self._not_undoable(search)
+        reasons = self._find_not_undoable(search)
         if reasons and not self.options.force:
-            raise self._refused(reasons)
+            raise self._make_refusal(reasons)
         run.recorder.undo.undoable, run.recorder.undo.not_undoable = search.undoable, reasons
 
     async def plan(self, crash_loop: CrashCount | None) -> ResumePlan:
@@ -364,21 +364,23 @@ class Undoing:
             finally:
                 for replay in reversed(search.replays):
                     replay.close()
-            reasons = self._not_undoable(search)
+            reasons = self._find_not_undoable(search)
             todo = find_left_to_undo(view, search.undoable.keys() | reasons.keys())
         if search.is_blind:  # for steps that were not reached, the record decides
             reasons = {}
-        why = f"the run {_had(self.end)}, and stopped before this step was undone"
-        steps = [_planned(each, why, reasons) for each in todo]
+        why = f"the run {_describe_end(self.end)}, and stopped before this step was undone"
+        steps = [_plan_step(each, why, reasons) for each in todo]
         undone, listed = undone_paths(view), {each.path for each in todo}
         for each in self.recorded:
             if each.path not in listed:
-                undone_reason = (rules.Reason(rules.ReasonKind.UNDONE, f"it was undone when the run {_had(self.end)}"),)
+                undone_reason = (
+                    rules.Reason(rules.ReasonKind.UNDONE, f"it was undone when the run {_describe_end(self.end)}"),
+                )
                 kept = undone_reason if each.path in undone else ()
                 steps.append(PlannedStep(each.path, Decision.KEEP, kept, (), each.duration_ms, each.location))
-        stops, stopped_by = self._stops(), ""
+        stops, stopped_by = self._describe_stop(), ""
         if reasons and not self.options.force:
-            stops, stopped_by = self._refused(reasons).message, next(iter(reasons))
+            stops, stopped_by = self._make_refusal(reasons).message, next(iter(reasons))
         if crash_loop is not None:
             stops, stopped_by = crash_loop_error(self.workflow_id, crash_loop).message, ""
         return ResumePlan(
@@ -392,12 +394,12 @@ class Undoing:
             is_undoing=True,
         )
 
-    def _stops(self) -> str:
+    def _describe_stop(self) -> str:
         if not self.options.rolls_back:
             return "it stopped during a rollback: a resume leaves the remaining steps, and ends the run as it had ended"
         return "it stopped during a rollback: a resume finishes the rollback, and ends the run as it had ended"
 
-    def _not_undoable(self, search: UndoSearch) -> dict[str, str]:
+    def _find_not_undoable(self, search: UndoSearch) -> dict[str, str]:
         """Return why steps with a recorded compensation cannot be undone, by path."""
         view = as_view(self.latest.step_results)
         unreadable = search.unreadable
@@ -409,7 +411,7 @@ class Undoing:
             reasons[each.path] = why
         return reasons
 
-    def _refused(self, reasons: Mapping[str, str]) -> NotUndoableError:
+    def _make_refusal(self, reasons: Mapping[str, str]) -> NotUndoableError:
         command = "cancel" if self.is_cancel else "resume"
         return NotUndoableError(self.workflow_id, workflow_name=self.workflow.name, reasons=reasons, command=command)
 
@@ -423,7 +425,7 @@ def read_undoing(
     end: UnfinishedRollback,
     options: RunOptions,
     is_cancel: bool = False,
-) -> Undoing:
+) -> UndoAttempt:
     """Read the record of a run for an attempt that only undoes.
 
     Args:
@@ -441,15 +443,15 @@ def read_undoing(
     """
     check_name(workflow, workflow_id, latest)
     bound = rebind_recorded(workflow, latest, inputs)
-    return Undoing(workflow, workflow_id, latest, bound, end, options, is_cancel)
+    return UndoAttempt(workflow, workflow_id, latest, bound, end, options, is_cancel)
 
 
-def _planned(result: StepResult, why: str, reasons: Mapping[str, str]) -> PlannedStep:
+def _plan_step(result: StepResult, why: str, reasons: Mapping[str, str]) -> PlannedStep:
     decision = Decision.ORPHANED if result.path in reasons else Decision.UNDO
     details = [why] if decision is Decision.UNDO else [f"it cannot be undone: {reasons[result.path]}"]
     detail = tuple(rules.Reason(rules.ReasonKind.UNDOING, each) for each in details)
     return PlannedStep(result.path, decision, detail, (), result.duration_ms, result.location)
 
 
-def _had(end: UnfinishedRollback) -> str:
+def _describe_end(end: UnfinishedRollback) -> str:
     return "failed" if end.reason.value == "failed" else f"was {end.reason.value}"

@@ -18,9 +18,9 @@ from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.engine.dry.planner import make_plan
 from flowckpt.engine.rules.plan import Decision, ResumePlan
 from flowckpt.engine.rules.reasons import MAX_CRASHES
-from flowckpt.engine.run.resumption import crash_loop_before, read_resumption
-from flowckpt.engine.undo.compensate import read_undoing, unfinished_rollback
-from flowckpt.engine.values.failures import stale_step
+from flowckpt.engine.run.resumption import find_refusing_crash_loop, read_resumption
+from flowckpt.engine.undo.compensate import read_undoing, read_unfinished
+from flowckpt.engine.values.failures import stale_step_error
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.errors import InputError
 from flowckpt.evidence.report import VerificationReport
@@ -75,10 +75,10 @@ async def plan_resume(  # noqa: PLR0913 - the run, its ports, and the options of
         StepNotFoundError: the step given with `--from` is not in the record.
     """
     verifying = ClaimChecker.of(latest, verifier, options)
-    unfinished = unfinished_rollback(latest.metadata)
+    unfinished = read_unfinished(latest.metadata)
     if unfinished is not None:
         undoing = read_undoing(workflow, workflow_id, latest, inputs=inputs, end=unfinished, options=options)
-        crash_loop = await crash_loop_before(store, workflow_id, latest, options, max_crashes=max_crashes)
+        crash_loop = await find_refusing_crash_loop(store, workflow_id, latest, options, max_crashes=max_crashes)
         return PlannedResume(await undoing.plan(crash_loop), {}, verifying)
     read = partial(read_resumption, workflow, workflow_id, latest, inputs=inputs, options=options, verifying=verifying)
     resumption, clock = await read(store=store, max_crashes=max_crashes), clock or SystemClock()
@@ -101,7 +101,7 @@ def refuse_stop(plan: ResumePlan, settled: Collection[str]) -> None:
         InputError: a decided step was interrupted and simply runs again.
     """
     if (stopped := plan.stale_stop) is not None:
-        raise stale_step(plan.workflow_id, stopped.path, stopped.reasons, repeats_effect=plan.repeats_effect)
+        raise stale_step_error(plan.workflow_id, stopped.path, stopped.reasons, repeats_effect=plan.repeats_effect)
     for path in settled:
         planned = plan.step(path)
         if planned is not None and planned.decision is Decision.INTERRUPTED:

@@ -30,13 +30,13 @@ from flowckpt.execution.runner import restore_value
 __all__ = [
     "NO_SECRETS",
     "REFUSALS",
-    "fan_out_answer",
+    "combine_answers",
     "find_failed_step",
+    "read_answer",
     "read_failure",
+    "read_fan_out",
     "record_error",
-    "recorded_answer",
-    "recorded_fan_out",
-    "stale_step",
+    "stale_step_error",
     "step_failure",
     "text_of",
 ]
@@ -59,10 +59,10 @@ _FAN_OUT = type_name(FanOutFailedError)
 
 def step_failure(path: str, error: StepError) -> StepFailedError:
     """Return the error to raise at the `yield` of a failed step, built from its record, now and at every replay."""
-    return _failure(StepFailedError, path, error)
+    return _make_failure(StepFailedError, path, error)
 
 
-def _failure(cls: type[StepFailedError], path: str, error: StepError, **more: Any) -> StepFailedError:
+def _make_failure(cls: type[StepFailedError], path: str, error: StepError, **more: Any) -> StepFailedError:
     failure = cls(
         path,
         error_type=error.type,
@@ -78,11 +78,11 @@ def _failure(cls: type[StepFailedError], path: str, error: StepError, **more: An
     return failure
 
 
-def _fan_out_failure(path: str, error: StepError, causes: Sequence[StepFailedError]) -> StepFailedError:
+def _make_fan_out_failure(path: str, error: StepError, causes: Sequence[StepFailedError]) -> StepFailedError:
     """Return the error to raise at the `yield` of a failed fan-out, from its record and those of its members."""
     if not error.causes and error.type != _FAN_OUT:  # the iterable of items failed, not a member
         return step_failure(path, error)
-    return _failure(FanOutFailedError, path, error, causes=causes)
+    return _make_failure(FanOutFailedError, path, error, causes=causes)
 
 
 def read_failure(error: StepError, results: Iterable[StepResult]) -> StepFailedError:
@@ -96,10 +96,10 @@ def read_failure(error: StepError, results: Iterable[StepResult]) -> StepFailedE
         return step_failure(error.path, error)
     failed = {each.path: each.error for each in results if each.error is not None}
     causes = [read_failure(failed[path], results) for path in error.causes if path in failed]
-    return _fan_out_failure(error.path, error, causes)
+    return _make_fan_out_failure(error.path, error, causes)
 
 
-def stale_step(
+def stale_step_error(
     workflow_id: str, path: str, reasons: Sequence[Reason], *, repeats_effect: bool = False
 ) -> StaleStepError:
     """Return the error of a resume that stops at a stale result, with the commands that continue.
@@ -173,7 +173,7 @@ def stopped_error(path: str) -> StepError:
     return record_error(StepStoppedError(), path=path)
 
 
-def recorded_answer(step: Step[Any], result: StepResult) -> Answer:
+def read_answer(step: Step[Any], result: StepResult) -> Answer:
     """Return what a generator gets for a recorded result.
 
     Raises:
@@ -184,7 +184,7 @@ def recorded_answer(step: Step[Any], result: StepResult) -> Answer:
     return None, step_failure(result.path, result.error or _UNKNOWN)
 
 
-def fan_out_answer(enter: Enter, error: StepError | None, answers: Iterable[Answer]) -> Answer:
+def combine_answers(enter: Enter, error: StepError | None, answers: Iterable[Answer]) -> Answer:
     """Return what a generator gets for a fan-out.
 
     Args:
@@ -196,9 +196,9 @@ def fan_out_answer(enter: Enter, error: StepError | None, answers: Iterable[Answ
         action: Any = enter.step.action
         return action.combined([value if failure is None else failure for value, failure in answers]), None
     failures = {failure.path: failure for _, failure in answers if failure is not None}
-    return None, _fan_out_failure(enter.path, error, [failures[each] for each in error.causes if each in failures])
+    return None, _make_fan_out_failure(enter.path, error, [failures[each] for each in error.causes if each in failures])
 
 
-def recorded_fan_out(enter: Enter, result: StepResult, answers: Iterable[Answer]) -> Answer:
+def read_fan_out(enter: Enter, result: StepResult, answers: Iterable[Answer]) -> Answer:
     """Return what a generator gets for a fan-out that has ended."""
-    return fan_out_answer(enter, None if result.success else result.error or _UNKNOWN, answers)
+    return combine_answers(enter, None if result.success else result.error or _UNKNOWN, answers)

@@ -89,11 +89,11 @@ def bind_inputs(workflow: Workflow[Any, Any], given: Mapping[str, Any]) -> Bound
     secrets: dict[str, Secret[Any]] = {}
     for name, value in bound.items():
         if name not in workflow.secret_inputs:
-            tree[name] = _encoded(name, value, workflow.hints.get(name, Any))
+            tree[name] = _encode_input(name, value, workflow.hints.get(name, Any))
         elif value is None and is_optional(workflow.hints[name]):
             tree[name] = None
         else:
-            secret = _checked_secret(workflow, name, value)
+            secret = _check_secret(workflow, name, value)
             tree[name] = dict(MARK)
             if not secret.is_absent:
                 secrets[name] = secret
@@ -128,7 +128,7 @@ def bind_next(workflow: Workflow[Any, Any], following: NextGeneration) -> BoundI
         for name in given.keys() - workflow.secret_inputs.keys():
             refuse_unfit(workflow, name, given[name])
     except EncodingError as error:
-        raise reworded(error, f"{place}: {error.message}", error.remedy) from error
+        raise reword_error(error, f"{place}: {error.message}", error.remedy) from error
     except InputError as error:
         name, is_missing = (
             error.parameter,
@@ -139,7 +139,7 @@ def bind_next(workflow: Workflow[Any, Any], following: NextGeneration) -> BoundI
     return bound
 
 
-def reworded(error: EncodingError, message: str, remedy: str) -> EncodingError:
+def reword_error(error: EncodingError, message: str, remedy: str) -> EncodingError:
     """Return the same error with another text."""
     return EncodingError(message, place=error.place, type_name=error.type_name, remedy=remedy)
 
@@ -185,7 +185,7 @@ def refuse_output(workflow: Workflow[Any, Any], place: str = "") -> None:
     )
 
 
-def _encoded(name: str, value: Any, annotation: Any) -> Any:
+def _encode_input(name: str, value: Any, annotation: Any) -> Any:
     try:
         return codec.encode(value, annotation, place=f"input {name}")
     except EncodingError as error:
@@ -193,15 +193,15 @@ def _encoded(name: str, value: Any, annotation: Any) -> Any:
             "Annotate the parameter with the type of the value ('T | None' if it may be None), or register the type "
             "(flowckpt.register_type). Or pass a path or an id, and create the value from it in a step."
         )
-        raise reworded(error, error.message, error.remedy and remedy) from error
+        raise reword_error(error, error.message, error.remedy and remedy) from error
 
 
 def rebind_recorded(workflow: Workflow[Any, Any], latest: CheckpointData, given: Mapping[str, Any]) -> BoundInputs:
     """Bind the inputs of a checkpoint again, as `rebind_inputs` does; it raises the same errors."""
-    return rebind_inputs(workflow, _recorded(latest), given)
+    return rebind_inputs(workflow, _read_recorded(latest), given)
 
 
-def _recorded(latest: CheckpointData) -> BoundInputs:
+def _read_recorded(latest: CheckpointData) -> BoundInputs:
     tree = plain_tree(latest.held_inputs, "inputs")
     return BoundInputs(tree, latest.inputs_hash, tuple(latest.metadata.get("defaulted", ())))
 
@@ -254,7 +254,7 @@ def refuse_other_inputs(workflow: Workflow[Any, Any], bound: BoundInputs, latest
     of_run = (
         f"The id belongs to an earlier run of {workflow.name!r}. Give the inputs of that run, or choose another id."
     )
-    _refuse_mismatch(workflow, _recorded(latest), bound, of_run)
+    _refuse_mismatch(workflow, _read_recorded(latest), bound, of_run)
 
 
 def _refuse_mismatch(
@@ -267,11 +267,11 @@ def _refuse_mismatch(
             expected_hash=recorded.hash,
             actual_hash=bound.hash,
             differences=inputs_hash.differences(recorded.tree, bound.tree),
-            remedy=remedy if remedy is not None and has_same_names else _changed_signature(workflow),
+            remedy=remedy if remedy is not None and has_same_names else _explain_signature(workflow),
         )
 
 
-def _changed_signature(workflow: Workflow[Any, Any]) -> str:
+def _explain_signature(workflow: Workflow[Any, Any]) -> str:
     return (
         f"The workflow's parameters have changed since the run was started ({workflow.where}). Restore its parameters "
         "and resume, or start a new run."
@@ -308,7 +308,7 @@ def _refuse_missing(name: str) -> NoReturn:
     raise SecretMissingError((name,))
 
 
-def _checked_secret(workflow: Workflow[Any, Any], name: str, value: Any) -> Secret[Any]:
+def _check_secret(workflow: Workflow[Any, Any], name: str, value: Any) -> Secret[Any]:
     """Return the value of a secret input as a secret; error messages contain only its type."""
     secret = Secret(value)
     wanted = workflow.secret_inputs[name]
@@ -328,7 +328,7 @@ def _checked_secret(workflow: Workflow[Any, Any], name: str, value: Any) -> Secr
 # Checks of the arguments that callers of the engine pass.
 
 
-def checked_id(workflow_id: object) -> str:
+def check_id(workflow_id: object) -> str:
     """Return a run id, if it is valid.
 
     Raises:
@@ -356,7 +356,7 @@ def check_workflow(workflow: object) -> None:
         )
 
 
-def needed_workflow(workflow: Workflow[..., Any] | None, workflow_id: str) -> Workflow[..., Any]:
+def require_workflow(workflow: Workflow[..., Any] | None, workflow_id: str) -> Workflow[..., Any]:
     """Return the workflow, which callers may omit only if nothing has to be undone.
 
     Raises:

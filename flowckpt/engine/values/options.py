@@ -33,20 +33,20 @@ RETRIES_USED = "retries_used"
 """Key in the recorded limits: how many retries were made since the budget was set."""
 
 
-def _refused(name: str, value: object, problem: str, remedy: str) -> InputError:
+def _option_error(name: str, value: object, problem: str, remedy: str) -> InputError:
     return InputError(f"{name}={value!r:.80} {problem}", parameter=name, remedy=remedy)
 
 
-def _limit(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+def _check_limit(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if value is not None and (type(value) is not int or value < 0):
         remedy = "Leave it out to use the default."
-        raise _refused(attribute.name, value, "is not a whole number of at least 0", remedy)
+        raise _option_error(attribute.name, value, "is not a whole number of at least 0", remedy)
 
 
-def _choice(kind: type[E], name: str, value: Any) -> E | None:
+def _parse_choice(kind: type[E], name: str, value: Any) -> E | None:
     if value is None or value in tuple(kind):
         return None if value is None else kind(value)
-    raise _refused(name, value, f"is not one of {', '.join(map(repr, map(str, kind)))}", "Write one of them.")
+    raise _option_error(name, value, f"is not one of {', '.join(map(repr, map(str, kind)))}", "Write one of them.")
 
 
 class IfExists(StrEnum):
@@ -57,17 +57,17 @@ class IfExists(StrEnum):
     RETURN = "return"
 
     @classmethod
-    def checked(cls, value: object) -> IfExists:
+    def parse(cls, value: object) -> IfExists:
         """Return the choice, or refuse it."""
-        return _choice(cls, "if_exists", value) or cls.FAIL
+        return _parse_choice(cls, "if_exists", value) or cls.FAIL
 
 
 def _on_stale(value: object) -> policies.OnStale | None:
-    return _choice(policies.OnStale, "on_stale", value)
+    return _parse_choice(policies.OnStale, "on_stale", value)
 
 
 def _on_package_change(value: object) -> policies.OnStale | None:
-    chosen = _choice(_OnPackageChange, "on_package_change", value)
+    chosen = _parse_choice(_OnPackageChange, "on_package_change", value)
     return None if chosen is None else policies.OnStale(chosen)
 
 
@@ -77,7 +77,7 @@ class _OnPackageChange(StrEnum):
 
 
 def _on_code_change(value: object) -> policies.OnStale | None:
-    return _choice(policies.OnStale, "on_code_change", value)
+    return _parse_choice(policies.OnStale, "on_code_change", value)
 
 
 class _HowFilesAreChecked(StrEnum):
@@ -86,35 +86,35 @@ class _HowFilesAreChecked(StrEnum):
 
 
 def _verify(value: object) -> str | None:
-    return _choice(_HowFilesAreChecked, "verify", value)
+    return _parse_choice(_HowFilesAreChecked, "verify", value)
 
 
 def _reuse(value: object) -> policies.ReuseMode | None:
-    return _choice(policies.ReuseMode, "reuse", value)
+    return _parse_choice(policies.ReuseMode, "reuse", value)
 
 
-def _stay(value: object) -> float | None:
+def _parse_stay(value: object) -> float | None:
     if value is None or value == math.inf:
         return None if value is None else math.inf
     if is_finite_number(value) and value >= 0:
         return float(value)
     remedy = "Write 600 for ten minutes, or float('inf') for as long as it takes."
-    raise _refused("stay", value, "is not a number of seconds, 0 or more", remedy)
+    raise _option_error("stay", value, "is not a number of seconds, 0 or more", remedy)
 
 
-def _paths(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+def _check_paths(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if isinstance(value, str):
         name = attribute.name
-        raise _refused(name, value, "is a text, not a list of paths", f"Write {name}=[{value!r:.80}].")
+        raise _option_error(name, value, "is a text, not a list of paths", f"Write {name}=[{value!r:.80}].")
 
 
-def _tags(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+def _check_tags(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, Mapping) or not all(type(each) is str for pair in value.items() for each in pair):
         name = attribute.name
-        raise _refused(name, value, "does not map text to text", f"Write {name}={{'team': 'data'}}.")
+        raise _option_error(name, value, "does not map text to text", f"Write {name}={{'team': 'data'}}.")
 
 
-def checked_functions(setting: str, functions: Iterable[F], kind: str) -> tuple[F, ...]:
+def check_functions(setting: str, functions: Iterable[F], kind: str) -> tuple[F, ...]:
     """Return functions as a tuple.
 
     Args:
@@ -159,7 +159,7 @@ def check_options(options: object) -> None:
     """
     if options is not None and not isinstance(options, RunOptions):
         problem = f"({type(options).__name__}) are not RunOptions"
-        raise _refused("options", options, problem, "Write options=RunOptions(tags={'team': 'data'}).")
+        raise _option_error("options", options, problem, "Write options=RunOptions(tags={'team': 'data'}).")
 
 
 @lazy_frozen(eq=False, repr=False)
@@ -175,7 +175,7 @@ class TypedOutput(FieldEquality):
     make: Callable[[Any], Any]
 
 
-def _maker(output: Any) -> Callable[[Any], Any] | None:
+def _find_maker(output: Any) -> Callable[[Any], Any] | None:
     if output is ...:
         return None
     return output.make if isinstance(output, TypedOutput) else lambda _: output
@@ -225,7 +225,7 @@ class RunOptions(FieldEquality):
         if_attempt: resume only if this is the run's newest attempt; otherwise `RunMovedOnError`.
     """
 
-    tags: Mapping[str, str] = attrs.field(factory=dict, validator=_tags)
+    tags: Mapping[str, str] = attrs.field(factory=dict, validator=_check_tags)
     target: Mapping[str, str] | None = None
     base_path: str | None = None
     every: int | None = None
@@ -239,15 +239,15 @@ class RunOptions(FieldEquality):
     from_step: str | None = None
     force: bool = False
     done: Mapping[str, Any] = attrs.field(factory=dict)
-    not_done: Sequence[str] = attrs.field(default=(), validator=_paths)
+    not_done: Sequence[str] = attrs.field(default=(), validator=_check_paths)
     settled_by: str = ""
     comment: str = ""
     allow_network: Sequence[str] = ()
-    retry_budget: int | None = attrs.field(default=None, validator=_limit)
-    max_crashes: int | None = attrs.field(default=None, validator=_limit)
+    retry_budget: int | None = attrs.field(default=None, validator=_check_limit)
+    max_crashes: int | None = attrs.field(default=None, validator=_check_limit)
     executors: Mapping[str, str] = attrs.field(factory=dict)
     rolls_back: bool = True
-    stay: float | None = attrs.field(default=None, converter=_stay)
+    stay: float | None = attrs.field(default=None, converter=_parse_stay)
     if_attempt: int | None = None
     no_cache: bool = False
 
@@ -262,12 +262,12 @@ class RunOptions(FieldEquality):
             from_path=self.from_step or "",
             is_forced=self.force,
             is_taken_over=self.steal,
-            settled=self._settled,
+            settled=self._decisions,
             takes_cached=not self.no_cache,
         )
 
     @property
-    def _settled(self) -> dict[str, policies.Settled]:
+    def _decisions(self) -> dict[str, policies.Settled]:
         """The decisions about steps in doubt, by path."""
         both = sorted({*self.done}.intersection(self.not_done))
         if both:
@@ -277,7 +277,7 @@ class RunOptions(FieldEquality):
                 remedy="Give one of the two, --done or --not-done.",
             )
         by, comment = self.settled_by, self.comment
-        settled = {path: policies.Settled(True, _maker(output), by, comment) for path, output in self.done.items()}
+        settled = {path: policies.Settled(True, _find_maker(output), by, comment) for path, output in self.done.items()}
         return {**settled, **{path: policies.Settled(False, None, by, comment) for path in self.not_done}}
 
     def written_to(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -289,21 +289,21 @@ class RunOptions(FieldEquality):
         written = dict(metadata)
         if self.base_path is not None:
             written["base_path"] = self.base_path
-        if asked := self.asked_limits:
+        if asked := self.given_limits:
             written[LIMITS] = {**written.get(LIMITS, {}), **asked}
         if self.target is not None:  # the code is elsewhere now: record it for the next resume
             written["target"] = dict(self.target)
-        if self.asked_saving:
-            written["saving"] = self.asked_saving
+        if self.given_saving:
+            written["saving"] = self.given_saving
         return written
 
     @property
-    def asked_saving(self) -> dict[str, float]:
+    def given_saving(self) -> dict[str, float]:
         """The given settings of saving, in recorded form."""
         return {name: value for name in ("every", "interval") if (value := getattr(self, name)) is not None}
 
     @property
-    def asked_limits(self) -> dict[str, int]:
+    def given_limits(self) -> dict[str, int]:
         """The given limits, in recorded form; a given budget starts unused."""
         asked = {name: value for name in ("retry_budget", "max_crashes") if (value := getattr(self, name)) is not None}
         return asked if self.retry_budget is None else {**asked, RETRIES_USED: 0}
@@ -318,8 +318,8 @@ class Limits:
         max_crashes: how often a run may crash at the same step; 0 for no limit.
     """
 
-    retry_budget: int | None = attrs.field(default=None, validator=_limit)
-    max_crashes: int = attrs.field(default=MAX_CRASHES, validator=_limit)
+    retry_budget: int | None = attrs.field(default=None, validator=_check_limit)
+    max_crashes: int = attrs.field(default=MAX_CRASHES, validator=_check_limit)
 
 
 @lazy_frozen(eq=False, repr=False)
@@ -339,7 +339,7 @@ class Saving:
     limits: Limits = attrs.field(factory=Limits)
 
     @classmethod
-    def checked(
+    def create(
         cls,
         trigger: Trigger | None,
         on_save_error: str,
@@ -359,7 +359,7 @@ class Saving:
                 remedy="Write one of them.",
             )
         return cls(
-            None if trigger is None else checked_trigger(trigger),
+            None if trigger is None else check_trigger(trigger),
             on_save_error == "continue",
             None if retention is None else maintenance.evict.check_retention_for(retention, store),
             limits,
@@ -369,7 +369,7 @@ class Saving:
         """Return the trigger of a run: the engine's, or the one that the run was started with.
 
         Args:
-            recorded: `RunOptions.asked_saving` of the start, or of now.
+            recorded: `RunOptions.given_saving` of the start, or of now.
 
         Raises:
             SettingError: a number is out of its range.
@@ -466,7 +466,7 @@ class StepCountTrigger(FieldEquality):
         return progress.steps >= self.steps
 
 
-def _members(value: object) -> tuple[Trigger, ...]:
+def _check_members(value: object) -> tuple[Trigger, ...]:
     members: tuple[Trigger, ...] = tuple(value) if isinstance(value, Iterable) else ()
     if not members:
         raise SettingError(
@@ -474,7 +474,7 @@ def _members(value: object) -> tuple[Trigger, ...]:
             setting="triggers",
             remedy="Write CompositeTrigger([TimeTrigger(60), StepCountTrigger(100)]).",
         )
-    return tuple(checked_trigger(member) for member in members)
+    return tuple(check_trigger(member) for member in members)
 
 
 def _check_mode(_: CompositeTrigger, __: object, value: object) -> None:
@@ -493,7 +493,7 @@ class CompositeTrigger(FieldEquality):
         mode: `any` or `all`.
     """
 
-    triggers: tuple[Trigger, ...] = attrs.field(converter=_members)
+    triggers: tuple[Trigger, ...] = attrs.field(converter=_check_members)
     mode: str = attrs.field(default="any", validator=_check_mode)
 
     def should_checkpoint(self, progress: Progress) -> bool:
@@ -515,7 +515,7 @@ class CompositeTrigger(FieldEquality):
         return False
 
 
-def checked_trigger(value: object) -> Trigger:
+def check_trigger(value: object) -> Trigger:
     """Return a trigger if it is valid.
 
     Args:
@@ -549,7 +549,7 @@ def asks_for_checkpoint(
     try:
         answer: object = trigger.should_checkpoint(progress)
     except Exception as error:
-        _log_once(log, logged, _culprit(trigger, error), f"it raised {error!r}")
+        _log_once(log, logged, _find_culprit(trigger, error), f"it raised {error!r}")
         return False
     if isinstance(answer, bool):
         return answer
@@ -557,7 +557,7 @@ def asks_for_checkpoint(
     return False
 
 
-def _culprit(trigger: Trigger, error: BaseException) -> Trigger:
+def _find_culprit(trigger: Trigger, error: BaseException) -> Trigger:
     """Return the member of a composite that failed, according to the traceback; otherwise the trigger itself."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         found: Any = frame.f_locals.get("self")

@@ -33,13 +33,13 @@ def use_missing_secret(name: str) -> NoReturn:
     raise SecretNeeded(name)
 
 
-def not_run(command: Execute) -> Any:
+def make_placeholder(command: Execute) -> Any:
     """Return a placeholder for the output of an ephemeral step, which a plan does not run."""
     path = command.path
-    return absent_secret(partial(_stopped, path)) if command.step.modifiers.is_secret else NotRun(path)
+    return absent_secret(partial(_stop_plan, path)) if command.step.modifiers.is_secret else NotRun(path)
 
 
-def _stopped(path: str) -> NoReturn:
+def _stop_plan(path: str) -> NoReturn:
     raise PlanStopped(path)
 
 

@@ -79,7 +79,7 @@ def load_target(described: Mapping[str, str], *, shown: str = "") -> Workflow[An
             if found is None
             else f"{name!r} in {shown} is not a workflow: {found!r:.80}",
             target=shown,
-            remedy=_known(module) or "Decorate the generator function with @workflow.",
+            remedy=_suggest_names(module) or "Decorate the generator function with @workflow.",
         )
     workflows = {id(value): value for value in vars(module).values() if isinstance(value, Workflow)}
     own = [value for value in workflows.values() if value.function.__module__ == module.__name__]
@@ -88,11 +88,11 @@ def load_target(described: Mapping[str, str], *, shown: str = "") -> Workflow[An
     raise TargetError(
         f"{shown} defines {len(own)} workflows" if own else f"{shown} defines no workflow",
         target=shown,
-        remedy=_known(module) or "Decorate a generator function with @workflow.",
+        remedy=_suggest_names(module) or "Decorate a generator function with @workflow.",
     )
 
 
-def _known(module: ModuleType) -> str:
+def _suggest_names(module: ModuleType) -> str:
     names = [name for name, value in vars(module).items() if isinstance(value, Workflow)]
     return f"Write one of them after a colon: {', '.join(names)}." if names else ""
 
@@ -121,12 +121,12 @@ def _import(described: Mapping[str, str], shown: str) -> ModuleType:
         raise TargetError(
             f"{shown} cannot be imported: {type(error).__name__}: {error}",
             target=shown,
-            remedy=_as_module(error, file) or "Run it with python to see the whole traceback.",
+            remedy=_suggest_module(error, file) or "Run it with python to see the whole traceback.",
         ) from error
     raise TargetError(f"the record of {shown} has neither a file nor a module", target=shown)
 
 
-def _as_module(error: Exception, file: str | None) -> str:
+def _suggest_module(error: Exception, file: str | None) -> str:
     """Return how to name a file of a package, if the file fails at a relative import; otherwise an empty text."""
     if file is None or "attempted relative import" not in str(error):
         return ""
@@ -150,7 +150,7 @@ class AsWritten(importlib.machinery.SourceFileLoader):
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
-def _near(file: Path) -> str:
+def _suggest_file(file: Path) -> str:
     """Return a question with the most similar file name; empty if there is none."""
     with contextlib.suppress(OSError):  # its directory may be wrong, too
         names = [each.name for each in file.parent.iterdir() if each.is_file()]
@@ -167,7 +167,7 @@ def _import_file(file: Path, shown: str) -> ModuleType:
         raise TargetError(
             f"{file} is a directory" if file.is_dir() else f"there is no file {file}",
             target=shown,
-            remedy=f"{_near(file)}Check the path{base}.",
+            remedy=f"{_suggest_file(file)}Check the path{base}.",
         )
     name = file.stem
     known = sys.modules.get(name)

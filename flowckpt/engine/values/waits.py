@@ -91,7 +91,7 @@ class Waits:
         """
         return self._open.get(path)
 
-    def those_of(self, paths: Iterable[str]) -> tuple[Wait, ...]:
+    def select(self, paths: Iterable[str]) -> tuple[Wait, ...]:
         """Return the waits of some steps.
 
         Args:
@@ -214,7 +214,7 @@ def _is_before(result: StepResult, other: StepResult) -> bool:
     return result.started_at is not None and other.started_at is not None and result.started_at < other.started_at
 
 
-def waits_after_rollback(
+def restore_waits(
     metadata: Mapping[str, Any], earlier: Mapping[str, Any], dropped: Iterable[StepResult]
 ) -> dict[str, Any]:
     """Return the metadata of a run after a rollback: it has the waits of that time, and consumes no message twice.
@@ -233,7 +233,7 @@ def waits_after_rollback(
     return kept
 
 
-def without_waits(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def drop_waits(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return metadata for a fork: it has no messages, and its waits start again.
 
     Args:
