@@ -40,7 +40,7 @@ class WatchedBucket(Bucket):
         self.at, self.act, self.is_after = at, act, is_after
         self.count, self.is_dead, self.counting = 0, False, threading.Lock()
 
-    def _patiently(self, workflow_id, operation, request, **more):
+    def _retry_request(self, workflow_id, operation, request, **more):
         if self.is_dead:
             raise Died
         with self.counting:
@@ -48,7 +48,7 @@ class WatchedBucket(Bucket):
             is_it = self.count == self.at
         if is_it and not self.is_after:
             self._acted()
-        found = super()._patiently(workflow_id, operation, request, **more)
+        found = super()._retry_request(workflow_id, operation, request, **more)
         if is_it and self.is_after:
             self._acted()
         return found
@@ -229,7 +229,7 @@ def test_one_that_was_overtaken_while_it_brought_it_ends_without_a_trace(driver)
 
 
 def test_what_another_began_in_the_same_moment_is_not_lost(driver, monkeypatch):
-    other, looks, true_look = ObjectCheckpointStore(driver), [], claim.current_keys
+    other, looks, true_look = ObjectCheckpointStore(driver), [], claim.read_keys
 
     def look(bucket, workflow_id):
         found = true_look(bucket, workflow_id)
@@ -238,7 +238,7 @@ def test_what_another_began_in_the_same_moment_is_not_lost(driver, monkeypatch):
             done(other.save("run", checkpoint(1, results("mine"))))
         return found
 
-    monkeypatch.setattr(claim, "current_keys", look)
+    monkeypatch.setattr(claim, "read_keys", look)
     with pytest.raises(RunLockedError):
         bring(ObjectCheckpointStore(driver))
     monkeypatch.undo()

@@ -134,10 +134,10 @@ class Requests(Bucket):
 
     tell = None
 
-    def _patiently(self, *given, **told):
+    def _retry_request(self, *given, **told):
         if self.tell is not None:
             self.tell()
-        return super()._patiently(*given, **told)
+        return super()._retry_request(*given, **told)
 
 
 class Files:

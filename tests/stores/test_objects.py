@@ -35,7 +35,7 @@ from flowckpt.stores.objects import claim, layout
 from flowckpt.stores.objects import reader as reading
 from flowckpt.stores.objects.attempt import FENCED, AttemptEnd, AttemptTail
 from flowckpt.stores.objects.bucket import Bucket
-from flowckpt.stores.objects.layout import AttemptKeys, number_in, run_keys
+from flowckpt.stores.objects.layout import AttemptKeys, parse_record_number, parse_run_keys
 from flowckpt.stores.objects.run_writer import BUNDLE
 from flowckpt.testing.contract import checkpoint, results
 from tests.faulty_proxy import FaultyProxy
@@ -142,9 +142,11 @@ def test_a_run_with_more_records_than_a_list_is_asked_for_is_read_from_the_last_
     monkeypatch.setattr(attempts, "PAGE", 20)
     steps = fill(store, BUNDLE + 5)
     asked = []
-    listing = Bucket.objects
+    listing = Bucket.list_objects
     monkeypatch.setattr(
-        Bucket, "objects", lambda self, *args, **more: asked.append(more.get("after")) or listing(self, *args, **more)
+        Bucket,
+        "list_objects",
+        lambda self, *args, **more: asked.append(more.get("after")) or listing(self, *args, **more),
     )
     assert list(store.runs.load_latest(RUN).step_results) == steps
     assert f"{FIRST}/records/{BUNDLE - 1:012d}" in asked
@@ -241,16 +243,16 @@ def test_a_large_value_is_put_once_and_compressed_and_says_so_itself(s3):
 @pytest.mark.parametrize("text", [b"x", b"\x1f\x8b", None], ids=["text", "like gzip", "random"])
 def test_what_is_packed_comes_back(length, text):
     data = os.urandom(length) if text is None else (text * length)[:length]
-    assert layout.unpacked(layout.packed(data)) == data
+    assert layout.unpack(layout.pack(data)) == data
 
 
 def test_nothing_inflates_to_more_than_it_may_be(store, driver):
     bomb = gzip.compress(bytes(50_000_000))
     with pytest.raises(layout.InflationError, match="more than 1000 bytes"):
-        layout.unpacked(bomb, 1_000)
+        layout.unpack(bomb, 1_000)
     for broken in (bomb[:-1], bomb + b"x", b"\x1f\x8b" + b"\0" * 20):
         with pytest.raises(layout.InflationError):
-            layout.unpacked(broken)
+            layout.unpack(broken)
     fill(store, 1, output=lambda _: "x" * 70_000)
     (value,) = [key for key in keys(driver) if "values" in key]
     obstore.put(driver, value, bomb)
@@ -291,7 +293,7 @@ def test_a_byte_that_flips_in_any_object_or_is_cut_off_is_noticed(driver, is_rel
     whole = filled(driver, is_released=is_released)
     store = ObjectCheckpointStore(driver)
     for key in keys(driver):
-        if key == "store.json" or (3 < (number_in(key) or 0) < BUNDLE - 1 and not is_soak):
+        if key == "store.json" or (3 < (parse_record_number(key) or 0) < BUNDLE - 1 and not is_soak):
             continue
         good = content(driver, key)
         flipped = [bytearray(good) for _ in range(6)]
@@ -370,11 +372,11 @@ class MortalBucket(Bucket):
         super().__init__(driver, "memory", patience_seconds=5)
         self.left, self.is_after, self.count = at, is_after, 0
 
-    def _patiently(self, workflow_id, operation, request, **more):
+    def _retry_request(self, workflow_id, operation, request, **more):
         self.count += 1
         if self.left == 0 and not self.is_after:
             raise Died
-        found = super()._patiently(workflow_id, operation, request, **more)
+        found = super()._retry_request(workflow_id, operation, request, **more)
         if self.left == 0:
             raise Died
         self.left -= 1
@@ -471,7 +473,7 @@ def test_the_end_that_fences_a_sleeping_writer_outlives_the_clear(store, driver)
 def test_a_writer_in_full_swing_is_ended(store, driver):
     fill(store, 2)
     keys_of = AttemptKeys("runs/run-1", 1, 1)
-    old = attempts.tail_of(store.runs.bucket, keys_of, RUN)
+    old = attempts.read_tail(store.runs.bucket, keys_of, RUN)
     steps = fill(store, 20, first=3)  # while the claimer has looked, and not yet put its end
     end = AttemptEnd(FENCED, "2026-01-01T00:00:00Z", "token")
     tail = claim._put_end(store.runs.bucket, keys_of, old, end, RUN)
@@ -490,18 +492,18 @@ def test_an_owner_that_shows_no_sign_of_life_elsewhere_writes_one_when_it_does_n
     store.runs._process = lambda: attrs.evolve(current_process(), host="another-machine")
     fill(store, 1)
     owned = store.runs.owned[RUN]
-    owned.give_sign(60.0)
+    owned.send_heartbeat(60.0)
     assert f"{FIRST}/alive" not in keys(driver)  # the save was one
-    owned.give_sign(0.0)
+    owned.send_heartbeat(0.0)
     assert f"{FIRST}/alive" in keys(driver)
     store.runs.release(RUN)
-    owned.give_sign(0.0)
+    owned.send_heartbeat(0.0)
     assert store.runs.owner(RUN) is None
 
 
 def after_look(monkeypatch, number, act):
     """Do something after the n-th look of a claimer at the run, and before it does anything else."""
-    looks, true_look = [], claim.current_keys
+    looks, true_look = [], claim.read_keys
 
     def look(bucket, workflow_id):
         found = true_look(bucket, workflow_id)
@@ -510,7 +512,7 @@ def after_look(monkeypatch, number, act):
             act()
         return found
 
-    monkeypatch.setattr(claim, "current_keys", look)
+    monkeypatch.setattr(claim, "read_keys", look)
 
 
 def test_a_claim_that_a_higher_one_has_overtaken_gives_way(store, driver, monkeypatch):
@@ -541,8 +543,8 @@ def test_a_claim_in_a_run_that_is_cleared_meanwhile_begins_anew(store, driver, m
 def test_an_owner_is_fenced_also_where_the_one_between_died_with_its_claim_alone(store, driver):
     fill(store, 1)
     bucket = store.runs.bucket
-    between = claim.Claimer(RUN, current_process(), 30.0, datetime.now(UTC), take_over=True)
-    between.create(bucket, claim.current_keys(bucket, RUN), 2)
+    between = claim.Claimer(bucket, RUN, current_process(), 30.0, datetime.now(UTC), take_over=True)
+    between.create(claim.read_keys(bucket, RUN), 2)
     last = ObjectCheckpointStore(driver)
     assert last.runs.acquire(RUN, take_over=True).attempt == 3
     with pytest.raises(FencedError):
@@ -576,8 +578,8 @@ def test_a_reader_that_meets_a_takeover_has_all_that_was_added_before_it(store, 
     """Attempts are read beside each other: the one that is taken over before its end, and the one that continues from it."""
     steps = fill(store, 2)
     reader, thief = ObjectCheckpointStore(driver), ObjectCheckpointStore(driver)
-    claimed = attrs.evolve(claim.current_keys(reader.runs.bucket, RUN), attempts=(1, 2, 3))
-    monkeypatch.setattr(reading, "current_keys", lambda bucket, run: claimed)
+    claimed = attrs.evolve(claim.read_keys(reader.runs.bucket, RUN), attempts=(1, 2, 3))
+    monkeypatch.setattr(reading, "read_keys", lambda bucket, run: claimed)
     true_read, is_taken = attempts.read_attempt, threading.Event()
 
     def read_attempt(bucket, at, run, **options):
@@ -701,7 +703,7 @@ def test_numbers_beyond_the_names_are_refused_before_anything_is_written(store, 
 
 def test_names_under_a_run_say_which_life_it_is_in():
     def said(*names):
-        found = run_keys("runs/x", names)
+        found = parse_run_keys("runs/x", names)
         return found.life, found.attempts, [(each.life, each.attempt) for each in found.former]
 
     assert said() == (1, (), [])

@@ -15,7 +15,7 @@ from tests.stores.damage import damaged
 
 def damage_in(store, sequence):
     bucket = store.runs.bucket
-    for each in bucket.objects(f"runs/{RUN}", RUN):
+    for each in bucket.list_objects(f"runs/{RUN}", RUN):
         body = bucket.get(each.key, RUN)
         if damaged(body, sequence) != body:
             bucket.overwrite(each.key, damaged(body, sequence), RUN, "damage")
@@ -49,13 +49,13 @@ class TestObjectCheckpointStoreInADirectory(CheckpointStoreContract):
 
 
 class TestObjectCheckpointStoreInS3(CheckpointStoreContract):
-    def _selections(self):
+    def _list_selections(self):
         """Each value, and each two of them together: what is picked of what was read is the same code as above."""
-        return itertools.islice(super()._selections(), 0, None, 7)
+        return itertools.islice(super()._list_selections(), 0, None, 7)
 
-    def _filters(self, run):
+    def _list_filters(self, run):
         """Each kind of them: all runs are read, and what is found among them is the same code as above."""
-        return itertools.islice(super()._filters(run), 0, None, 4)
+        return itertools.islice(super()._list_filters(run), 0, None, 4)
 
     @pytest.fixture(autouse=True)
     def place(self, s3):

@@ -146,13 +146,13 @@ def test_a_clear_that_dies_at_any_request_leaves_a_run_with_its_messages_or_none
     class Dying(Bucket):
         left, is_carried_out = 0, False
 
-        def _patiently(self, workflow_id, operation, request, **more):
+        def _retry_request(self, workflow_id, operation, request, **more):
             self.left -= 1
             if self.left < 0:
                 if self.left == -1 and self.is_carried_out:
                     request()
                 raise CheckpointStorageError("died", operation=operation)
-            return super()._patiently(workflow_id, operation, request, **more)
+            return super()._retry_request(workflow_id, operation, request, **more)
 
     @contextlib.contextmanager
     def world(number, is_carried_out):
@@ -179,7 +179,7 @@ def test_a_clear_that_dies_at_any_request_leaves_a_run_with_its_messages_or_none
         calm.runs.save(RUN, checkpoint())
         assert ids(calm) == []
         calm.runs.clear(RUN)
-        assert [name for name in calm.runs.bucket.names(f"runs/{RUN}", RUN) if name.endswith(".signals")] == []
+        assert [name for name in calm.runs.bucket.list_names(f"runs/{RUN}", RUN) if name.endswith(".signals")] == []
 
     assert every_cut(lambda store: store.runs.clear(RUN), world, check) >= 8
 
@@ -204,7 +204,7 @@ def test_with_patience_every_fault_is_overcome_and_each_message_is_new_once(s3, 
 
 
 def test_a_message_that_is_sent_while_its_run_is_cleared_is_refused_and_leaves_nothing(store, driver, monkeypatch):
-    true_look, looks = signals.current_keys, []
+    true_look, looks = signals.read_keys, []
 
     def look(bucket, workflow_id):
         looks.append(workflow_id)
@@ -213,7 +213,7 @@ def test_a_message_that_is_sent_while_its_run_is_cleared_is_refused_and_leaves_n
             store.runs.clear(RUN)
         return true_look(bucket, workflow_id)
 
-    monkeypatch.setattr(signals, "current_keys", look)
+    monkeypatch.setattr(signals, "read_keys", look)
     with pytest.raises(CheckpointNotFoundError):
         ObjectCheckpointStore(driver).runs.send_signal(RUN, signal("one"))
     assert keys(driver, UNDER) == []
@@ -273,7 +273,7 @@ def test_many_messages_are_listed_page_by_page_and_a_look_that_finds_none_is_one
         proxy.requests.clear()
         assert store.runs.send_signal(RUN, signal(names[1]))
         assert len(proxy.requests) <= 5
-        bodies = [(f"{UNDER}/{signal_name(each)}", signals._written(RUN, signal(each))) for each in names[2:]]
+        bodies = [(f"{UNDER}/{signal_name(each)}", signals._encode(RUN, signal(each))) for each in names[2:]]
         store.runs.bucket.create_all([(key, lambda body=body: body) for key, body in bodies], RUN, "signal")
         assert ids(store) == names
         proxy.requests.clear()

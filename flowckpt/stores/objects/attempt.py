@@ -18,8 +18,14 @@ from flowckpt.core.system.process import is_alive
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.stores.leases import LeaseHolder
 from flowckpt.stores.log.segment import START, chain_line, verify_line
-from flowckpt.stores.objects.bucket import PAGE, Bucket, Listed
-from flowckpt.stores.objects.layout import AttemptKeys, InflationError, number_in, numbers_in, unpacked
+from flowckpt.stores.objects.bucket import PAGE, Bucket, ListedObject
+from flowckpt.stores.objects.layout import (
+    AttemptKeys,
+    InflationError,
+    parse_bundle_numbers,
+    parse_record_number,
+    unpack,
+)
 
 # The import mark: the first record of an attempt of a run that is being imported.
 #
@@ -30,15 +36,23 @@ from flowckpt.stores.objects.layout import AttemptKeys, InflationError, number_i
 _ARRIVAL_PREFIX = b'{"flowckpt":"arrival"'
 
 
-def mark_of(token: str) -> bytes:
+def chain_document(document: Mapping[str, Any]) -> tuple[bytes, bytes]:
+    """Return a document as the first line of a chain, and its digest."""
+    return chain_line(json.dumps(document, separators=(",", ":"))[:-1].encode(), START)
+
+
+def is_intact(line: bytes) -> bool:
+    """Return whether the first line of a chain is complete and matches its checksum."""
+    return line[-1:] == b"\n" and verify_line(line[:-1], START) is not None
+
+
+def make_mark(token: str) -> bytes:
     """Return the content of an import mark.
 
     Args:
         token: random text of the importer.
     """
-    return chain_line(json.dumps({"flowckpt": "arrival", "token": token}, separators=(",", ":"))[:-1].encode(), START)[
-        0
-    ]
+    return chain_document({"flowckpt": "arrival", "token": token})[0]
 
 
 def is_mark(content: bytes) -> bool:
@@ -57,18 +71,9 @@ def starts_generation(body: bytes | None) -> bool:
         body: its object, packed or not; None if it is missing.
     """
     try:
-        return json.loads(unpacked(body or b"").partition(b"\n")[0]).get("generation") is True
+        return json.loads(unpack(body or b"").partition(b"\n")[0]).get("generation") is True
     except (InflationError, ValueError, AttributeError):  # damaged: readers of the attempt are refused
         return False
-
-
-def is_whole(content: bytes) -> bool:
-    """Return whether a mark matches its checksum.
-
-    Args:
-        content: the content of its object.
-    """
-    return content[-1:] == b"\n" and verify_line(content[:-1], START) is not None
 
 
 # The end of an attempt: the object at the number where its next record would have been.
@@ -100,8 +105,7 @@ class AttemptEnd:
 
     def line(self) -> bytes:
         """Return the content of its object."""
-        body = json.dumps({"flowckpt": "end", **attrs.asdict(self)}, separators=(",", ":"))
-        return chain_line(body[:-1].encode(), START)[0]
+        return chain_document({"flowckpt": "end", **attrs.asdict(self)})[0]
 
 
 def is_end(content: bytes) -> bool:
@@ -113,7 +117,7 @@ def is_end(content: bytes) -> bool:
     return content.startswith(_END_PREFIX)
 
 
-def end_in(content: bytes) -> AttemptEnd:
+def parse_end(content: bytes) -> AttemptEnd:
     """Return the end in an object.
 
     Args:
@@ -122,10 +126,10 @@ def end_in(content: bytes) -> AttemptEnd:
     Raises:
         ValueError: it is damaged.
     """
-    if content[-1:] != b"\n" or verify_line(content[:-1], START) is None:
+    if not is_intact(content):
         raise ValueError("the end of an attempt does not match its checksum")
-    said = json.loads(content)
-    return AttemptEnd(said["kind"], said["at"], said["token"], said.get("run"))
+    document = json.loads(content)
+    return AttemptEnd(document["kind"], document["at"], document["token"], document.get("run"))
 
 
 class ChangedMeanwhileError(Exception):
@@ -151,23 +155,23 @@ class AttemptListing:
     @property
     def tail(self) -> int:
         """The last number before any gap; -1 if there is none."""
-        known = self.bundles[-1][1] if self.bundles else None
+        last = self.bundles[-1][1] if self.bundles else None
         for number in self.numbers:
-            if known is not None and number > known + 1:
+            if last is not None and number > last + 1:
                 break
-            known = number if known is None else max(known, number)
-        return -1 if known is None else known
+            last = number if last is None else max(last, number)
+        return -1 if last is None else last
 
 
-def listing_of(keys: AttemptKeys, listed: list[Listed]) -> AttemptListing:
+def parse_listing(keys: AttemptKeys, listed: list[ListedObject]) -> AttemptListing:
     """Parse a list of an attempt's objects.
 
     Args:
         keys: the keys of the attempt.
         listed: the objects; those of other attempts are ignored.
     """
-    numbers = [number_in(each.key) for each in listed if each.key.startswith(f"{keys.records}/")]
-    bundles = [numbers_in(each.key) for each in listed if each.key.startswith(f"{keys.bundles}/")]
+    numbers = [parse_record_number(each.key) for each in listed if each.key.startswith(f"{keys.records}/")]
+    bundles = [parse_bundle_numbers(each.key) for each in listed if each.key.startswith(f"{keys.bundles}/")]
     signs = [each.modified_at for each in listed if each.key.startswith(f"{keys.root}/")]
     return AttemptListing(
         tuple(sorted(number for number in numbers if number is not None)),
@@ -179,39 +183,27 @@ def listing_of(keys: AttemptKeys, listed: list[Listed]) -> AttemptListing:
 
 def list_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str) -> AttemptListing:
     """List an attempt, in one request unless it is long; of a long attempt, only the objects outside of bundles."""
-    listed = bucket.objects(keys.root, workflow_id, most=PAGE)
+    listed = bucket.list_objects(keys.root, workflow_id, most=PAGE)
     if len(listed) < PAGE:
-        return listing_of(keys, listed)
+        return parse_listing(keys, listed)
     signs = [each for each in listed if each.key in (keys.alive, keys.arriving)]
-    bundles = bucket.objects(keys.bundles, workflow_id)
-    last = numbers_in(bundles[-1].key) if bundles else None
-    rest = bucket.objects(keys.records, workflow_id, after=keys.record(last[1]) if last else None)
-    return listing_of(keys, [*signs, *bundles, *rest])
+    bundles = bucket.list_objects(keys.bundles, workflow_id)
+    last = parse_bundle_numbers(bundles[-1].key) if bundles else None
+    rest = bucket.list_objects(keys.records, workflow_id, after=keys.record(last[1]) if last else None)
+    return parse_listing(keys, [*signs, *bundles, *rest])
 
 
-@attrs.frozen
-class AttemptTail:
-    """The state of an attempt, from its last object.
+@attrs.frozen(kw_only=True)
+class _AttemptState:
+    """How an attempt counts.
 
     Attributes:
-        number: the last number in use; -1 if there is none.
         end: its end, if it has one.
-        last_sign: the time of its newest write.
-        is_marked: whether its first record is an import mark; not checked if it was released.
-        is_begun: whether it has, or may have, a record.
-        is_void: whether it belongs to an incomplete import.
-        is_over: whether neither it nor anything below it counts.
+        is_marked: whether its first record is an import mark.
     """
 
-    number: int
-    end: AttemptEnd | None
-    last_sign: datetime | None
+    end: AttemptEnd | None = None
     is_marked: bool = False
-
-    @property
-    def is_begun(self) -> bool:
-        """Whether it has a record besides its claim and its end."""
-        return self.number > (0 if self.end is None else 1) and not self.is_void
 
     @property
     def is_void(self) -> bool:
@@ -220,44 +212,63 @@ class AttemptTail:
 
     @property
     def is_over(self) -> bool:
-        """Whether it cleared the run, or is an import that was never completed."""
+        """Whether it cleared the run, or is an import that was never completed: nothing below it counts, either."""
         return self.end is not None and (self.end.kind == CLEARED or self.is_void)
 
+    @property
+    def is_ignored(self) -> bool:
+        """Whether readers ignore it and everything below it: it is over, or an import in progress."""
+        return self.is_over or self.is_void
 
-def tail_of(bucket: Bucket, keys: AttemptKeys, workflow_id: str) -> AttemptTail:
+
+@attrs.frozen
+class AttemptTail(_AttemptState):
+    """The state of an attempt, from its last object; whether a released one is marked is not checked.
+
+    Attributes:
+        number: the last number in use; -1 if there is none.
+        last_sign: the time of its newest write.
+    """
+
+    number: int
+    last_sign: datetime | None
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether it has, or may have, a record besides its claim and its end."""
+        return self.number > (0 if self.end is None else 1) and not self.is_void
+
+
+def read_tail(bucket: Bucket, keys: AttemptKeys, workflow_id: str) -> AttemptTail:
     """Return the state of an attempt.
 
     Raises:
         CheckpointCorruptedError: its end is damaged.
     """
-    shelf = list_attempt(bucket, keys, workflow_id)
-    number = shelf.tail
+    listing = list_attempt(bucket, keys, workflow_id)
+    number = listing.tail
     content = bucket.get(keys.record(number), workflow_id) if number > 0 else None
     end = None
     if content is not None and is_end(content):
-        end = _end(content, keys, number, workflow_id)
+        end = _parse_end_at(keys, number, content, workflow_id)
     is_marked = False
-    if shelf.may_arrive and number > 0 and (end is None or end.kind != RELEASED):
+    if listing.may_arrive and number > 0 and (end is None or end.kind != RELEASED):
         is_marked = is_mark(bucket.get(keys.record(1), workflow_id) or b"")
-    return AttemptTail(number, end, shelf.last_sign, is_marked)
+    return AttemptTail(number, listing.last_sign, end=end, is_marked=is_marked)
 
 
 @attrs.frozen
-class AttemptContent:
+class AttemptContent(_AttemptState):
     """An attempt that was read.
 
     Attributes:
         text: its claim and its records, as the text of a segment.
         records: the number of these objects.
-        end: its end, if it has one.
-        is_marked: whether its first record is an import mark.
         damage: the damage of the next object, or None.
     """
 
     text: bytes = b""
     records: int = 0
-    end: AttemptEnd | None = None
-    is_marked: bool = False
     damage: CheckpointCorruptedError | None = None
 
     @property
@@ -269,13 +280,6 @@ class AttemptContent:
     def is_generation(self) -> bool:
         """Whether it starts a generation."""
         return starts_generation(self.text.partition(b"\n")[2])
-
-    @property
-    def is_nothing(self) -> bool:
-        """Whether it cleared the run, or is an incomplete import."""
-        if self.is_marked and (self.end is None or self.end.kind != RELEASED):
-            return True
-        return self.end is not None and self.end.kind == CLEARED
 
 
 def read_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str, *, with_bundles: bool = True) -> AttemptContent:
@@ -291,31 +295,31 @@ def read_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str, *, with_bu
         ChangedMeanwhileError: it was removed while it was being read.
     """
     if with_bundles:
-        shelf = list_attempt(bucket, keys, workflow_id)
+        listing = list_attempt(bucket, keys, workflow_id)
     else:
-        shelf = attrs.evolve(listing_of(keys, bucket.objects(keys.records, workflow_id)), bundles=())
+        listing = attrs.evolve(parse_listing(keys, bucket.list_objects(keys.records, workflow_id)), bundles=())
     single: list[int] = []
     bundled: dict[int, int] = {}
-    taken = 0
-    for first, last in shelf.bundles:
-        if first >= taken:
-            single += range(taken, first)
-            bundled[first], taken = last, last + 1
-    single += [number for number in shelf.numbers if number >= taken]
+    following = 0
+    for first, last in listing.bundles:
+        if first >= following:
+            single += range(following, first)
+            bundled[first], following = last, last + 1
+    single += [number for number in listing.numbers if number >= following]
     order = sorted([*bundled, *single])
     wanted = [keys.bundle(each, bundled[each]) if each in bundled else keys.record(each) for each in order]
-    gathered = _Gathered(keys, workflow_id, bundled)
-    for number, key, content in zip(order, wanted, bucket.get_all(wanted, workflow_id), strict=True):
+    parser = _AttemptParser(keys, workflow_id, bundled)
+    for number, key, body in zip(order, wanted, bucket.get_all(wanted, workflow_id), strict=True):
         try:
-            gathered.add(number, _content(content, key, workflow_id))
+            parser.add(number, _unpack_object(body, key, workflow_id))
         except CheckpointCorruptedError as damage:
-            return gathered.content(damage)
-    return gathered.content()
+            return parser.content(damage)
+    return parser.content()
 
 
 @attrs.define
-class _Gathered:
-    """The objects of an attempt, in their order.
+class _AttemptParser:
+    """Joins the objects of an attempt in their order.
 
     Attributes:
         keys: the keys of the attempt.
@@ -327,13 +331,13 @@ class _Gathered:
     workflow_id: str
     bundled: Mapping[int, int]
     _parts: list[bytes] = attrs.field(init=False, factory=list)
-    _taken: int = attrs.field(init=False, default=0)
+    _next: int = attrs.field(init=False, default=0)
     _end: AttemptEnd | None = attrs.field(init=False, default=None)
     _is_marked: bool = attrs.field(init=False, default=False)
 
     def content(self, damage: CheckpointCorruptedError | None = None) -> AttemptContent:
         """Return the part of the attempt that was read."""
-        return AttemptContent(b"".join(self._parts), self._taken, self._end, self._is_marked, damage)
+        return AttemptContent(b"".join(self._parts), self._next, damage, end=self._end, is_marked=self._is_marked)
 
     def add(self, number: int, content: bytes) -> None:
         """Add the next object.
@@ -343,35 +347,36 @@ class _Gathered:
         """
         if number in self.bundled:
             self._parts.append(content)
-            self._taken = self.bundled[number] + 1
+            self._next = self.bundled[number] + 1
         elif is_end(content):
             self._add_end(number, content)
-        elif self._end is not None or number != self._taken:
-            what = "it is missing, but later ones exist" if self._end is None else "it is after the end"
-            raise self._corrupt(self._taken if self._end is None else number, what)
+        elif self._end is not None:
+            raise self._corrupt(number, "it is after the end")
+        elif number != self._next:
+            raise self._corrupt(self._next, "it is missing, but later ones exist")
+        elif content[-1:] != b"\n":
+            raise self._corrupt(number, "it is incomplete")
         else:
-            if content[-1:] != b"\n":
-                raise self._corrupt(number, "it is incomplete")
             if number == 1 and is_mark(content):
-                if not is_whole(content):
+                if not is_intact(content):
                     raise self._corrupt(number, "it does not match its checksum")
                 self._is_marked = True
             else:
                 self._parts.append(content)
-            self._taken += 1
+            self._next += 1
 
     def _add_end(self, number: int, content: bytes) -> None:
-        is_next, taken = number == self._taken, self._taken
-        said = _end(content, self.keys, number, self.workflow_id)
-        if not is_next and self._end is None and (taken or number > 1) and said.kind != FENCED:
-            raise self._corrupt(taken, "it is missing, but the end of the attempt exists")
-        self._end = self._end or (said if is_next or not taken else None)
+        is_next, is_first = number == self._next, not self._next
+        end = _parse_end_at(self.keys, number, content, self.workflow_id)
+        if not is_next and self._end is None and (not is_first or number > 1) and end.kind != FENCED:
+            raise self._corrupt(self._next, "it is missing, but the end of the attempt exists")
+        self._end = self._end or (end if is_next or is_first else None)
 
     def _corrupt(self, number: int, detail: str) -> CheckpointCorruptedError:
-        return corrupt(self.keys.record(number), self.workflow_id, detail)
+        return corrupt_object_error(self.keys.record(number), self.workflow_id, detail)
 
 
-def claim_in(content: bytes | None) -> dict[str, Any] | None:
+def parse_claim(content: bytes | None) -> dict[str, Any] | None:
     """Return the content of a claim, unverified; None if it is missing or unreadable.
 
     Args:
@@ -380,13 +385,13 @@ def claim_in(content: bytes | None) -> dict[str, Any] | None:
     if content is None:
         return None
     try:
-        said = json.loads(unpacked(content))
+        claim = json.loads(unpack(content))
     except (ValueError, InflationError):
         return None
-    return said if isinstance(said, dict) and isinstance(said.get("owner"), dict) else None
+    return claim if isinstance(claim, dict) and isinstance(claim.get("owner"), dict) else None
 
 
-def corrupt(key: str, workflow_id: str, detail: str) -> CheckpointCorruptedError:
+def corrupt_object_error(key: str, workflow_id: str, detail: str) -> CheckpointCorruptedError:
     """Return the error for a damaged object."""
     return CheckpointCorruptedError(
         workflow_id,
@@ -399,20 +404,20 @@ def corrupt(key: str, workflow_id: str, detail: str) -> CheckpointCorruptedError
     )
 
 
-def _content(body: bytes | None, key: str, workflow_id: str) -> bytes:
+def _unpack_object(body: bytes | None, key: str, workflow_id: str) -> bytes:
     if body is None:
         raise ChangedMeanwhileError(key)
     try:
-        return unpacked(body)
+        return unpack(body)
     except InflationError as error:
-        raise corrupt(key, workflow_id, str(error)) from error
+        raise corrupt_object_error(key, workflow_id, str(error)) from error
 
 
-def _end(content: bytes, keys: AttemptKeys, number: int, workflow_id: str) -> AttemptEnd:
+def _parse_end_at(keys: AttemptKeys, number: int, content: bytes, workflow_id: str) -> AttemptEnd:
     try:
-        return end_in(content)
+        return parse_end(content)
     except (ValueError, KeyError, TypeError) as error:
-        raise corrupt(keys.record(number), workflow_id, str(error)) from error
+        raise corrupt_object_error(keys.record(number), workflow_id, str(error)) from error
 
 
 # The holder of an attempt is the process named by its claim, as long as it sends heartbeats.
@@ -426,7 +431,7 @@ _WHOLE_SECOND = 1.0
 """The precision of servers' times: a heartbeat may be this much newer than it looks."""
 
 
-def holder_of(bucket: Bucket, keys: AttemptKeys, tail: AttemptTail, workflow_id: str) -> LeaseHolder | None:
+def read_holder(bucket: Bucket, keys: AttemptKeys, tail: AttemptTail, workflow_id: str) -> LeaseHolder | None:
     """Return the holder of an attempt, alive or not; None if the attempt has ended.
 
     Args:
@@ -437,27 +442,29 @@ def holder_of(bucket: Bucket, keys: AttemptKeys, tail: AttemptTail, workflow_id:
     """
     if tail.end is not None or tail.last_sign is None:
         return None
-    return holder_in(bucket.get(keys.record(0), workflow_id), tail.last_sign)
+    return parse_holder(bucket.get(keys.record(0), workflow_id), tail.last_sign)
 
 
-def holder_in(claim: bytes | None, last_sign: datetime) -> LeaseHolder | None:
+def parse_holder(claim: bytes | None, last_sign: datetime) -> LeaseHolder | None:
     """Return the holder named by a claim; None if the claim cannot be read.
 
     Args:
         claim: the content of the claim's object.
         last_sign: the last heartbeat.
     """
-    said = claim_in(claim)
-    if said is None:
+    document = parse_claim(claim)
+    if document is None:
         return None
     try:
-        seconds = float(said["lease_seconds"])
-        return LeaseHolder(_owner(said["owner"]), last_sign + timedelta(seconds=seconds + _WHOLE_SECOND))
+        owner = document["owner"]
+        acquired_at = datetime.fromisoformat(owner["acquired_at"])
+        seconds = float(document["lease_seconds"]) + _WHOLE_SECOND
+        return LeaseHolder(Owner(**{**owner, "acquired_at": acquired_at}), last_sign + timedelta(seconds=seconds))
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
-def holds_now(bucket: Bucket, holder: LeaseHolder, workflow_id: str) -> bool:
+def is_still_held(bucket: Bucket, holder: LeaseHolder, workflow_id: str) -> bool:
     """Return whether a run is held; uses the server's clock if a clock is needed.
 
     Args:
@@ -465,11 +472,5 @@ def holds_now(bucket: Bucket, holder: LeaseHolder, workflow_id: str) -> bool:
         holder: its possible holder.
         workflow_id: the run, for errors.
     """
-    owner = holder.owner
-    if is_alive(owner.process) is None:
-        return holder.holds(bucket.now(workflow_id))
-    return holder.holds(holder.expires_at)
-
-
-def _owner(said: dict[str, Any]) -> Owner:
-    return Owner(**{**said, "acquired_at": datetime.fromisoformat(said["acquired_at"])})
+    needs_clock = is_alive(holder.owner.process) is None
+    return holder.holds(bucket.read_server_time(workflow_id) if needs_clock else holder.expires_at)

@@ -16,9 +16,10 @@ import re
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from functools import partial
 from itertools import islice
 from time import monotonic, sleep
 from typing import Any, TypeVar
@@ -48,6 +49,7 @@ _CODE = re.compile(r"<Code>(\w+)</Code>(?:\s*<Message>([^<]*)</Message>)?")
 _NO_CREDENTIALS = ("169.254.169.254", "metadata.google.internal")
 _SERVER = re.compile(r"Error performing \w+ (https?://[^/\s]+)")
 _AGAIN = {"408", "425", "429"}
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 
 
 class Failure(Enum):
@@ -64,7 +66,7 @@ class Failure(Enum):
     UNKNOWN = "unknown"
 
 
-def failure_of(error: Exception) -> Failure:
+def classify_failure(error: Exception) -> Failure:
     """Return what an error of the library means.
 
     Args:
@@ -92,7 +94,7 @@ def failure_of(error: Exception) -> Failure:
     return Failure.UNKNOWN
 
 
-def explained(error: Exception) -> tuple[str, str]:
+def explain_failure(error: Exception) -> tuple[str, str]:
     """Return the message of an error of the library in one line, and a remedy if one is known.
 
     Args:
@@ -106,12 +108,12 @@ def explained(error: Exception) -> tuple[str, str]:
         )
     status, code = _STATUS.search(text), _CODE.search(text)
     if status:
-        said = f"the server answered {status[1]}"
+        message = f"the server answered {status[1]}"
         if code:
-            said += f" {code[1]}" + (f" ({code[2].strip()})" if code[2] else "")
-        if code and code[1] in ("NoSuchBucket", "ContainerNotFound"):
-            return said, "Create the bucket first, or correct its name."
-        return said, "Correct the credentials or their rights." if status[1] in ("401", "403") else ""
+            message += f" {code[1]}" + (f" ({code[2].strip()})" if code[2] else "")
+        if code and code[1] in _NO_BUCKET:
+            return message, "Create the bucket first, or correct its name."
+        return message, "Correct the credentials or their rights." if status[1] in ("401", "403") else ""
     if "builder error" in text:
         return "the request could not be made", "For a server without TLS, give the endpoint as 'http://…'."
     if "HTTP error" in text and (server := _SERVER.search(text)):
@@ -120,6 +122,7 @@ def explained(error: Exception) -> tuple[str, str]:
     return text.partition("\n")[0][:300] or type(error).__name__, ""
 
 
+S = TypeVar("S")
 T = TypeVar("T")
 PAGE = 1000
 _THREADS = 16
@@ -132,7 +135,7 @@ _library_of: list[int] = []
 
 
 @attrs.frozen
-class Listed:
+class ListedObject:
     """An object in a list.
 
     Attributes:
@@ -176,7 +179,7 @@ class Bucket:
         workflow_id: str,
         operation: str,
         *,
-        is_outcome_told: bool = True,
+        reports_doubt: bool = True,
         patience: float | None = None,
     ) -> bytes | None:
         """Create an object that must not exist.
@@ -186,7 +189,7 @@ class Bucket:
             body: its content.
             workflow_id: the run, for errors.
             operation: the operation, for errors.
-            is_outcome_told: whether the error reports that a failed request may have been executed.
+            reports_doubt: whether the error reports that a failed request may have been executed.
             patience: how long to retry after temporary failures, in seconds; the bucket's value by default.
 
         Returns:
@@ -200,13 +203,13 @@ class Bucket:
             try:
                 obstore.put(self._driver, key, body, mode="create", use_multipart=False)
             except AlreadyExistsError as error:  # or a conflict with a request in progress
-                found = self._read(key)
-                if found is None:
+                stored = self._read(key)
+                if stored is None:
                     raise _NotYetThereError("another request for the same object is in progress") from error
-                return None if found == body else found
+                return None if stored == body else stored
             return None
 
-        return self._patiently(workflow_id, operation, put, is_write=is_outcome_told, patience=patience)
+        return self._retry_request(workflow_id, operation, put, is_write=reports_doubt, patience=patience)
 
     def create_all(self, bodies: Sequence[tuple[str, Callable[[], bytes]]], workflow_id: str, operation: str) -> None:
         """Create objects whose content does not depend on their creator; existing ones stay unchanged.
@@ -217,27 +220,26 @@ class Bucket:
             operation: the operation, for errors.
         """
 
-        def put(key: str, make: Callable[[], bytes]) -> None:
-            body = make()
+        def create(item: tuple[str, Callable[[], bytes]]) -> None:
+            key, body = item[0], item[1]()
 
-            def once() -> None:
+            def put() -> None:
                 with contextlib.suppress(AlreadyExistsError):
                     obstore.put(self._driver, key, body, mode="create", use_multipart=False)
 
-            self._patiently(workflow_id, operation, once, is_write=False)
+            self._retry_request(workflow_id, operation, put)
 
-        for _ in self.each([lambda key=key, make=make: put(key, make) for key, make in bodies]):  # type: ignore[misc]
-            pass
+        self.call_for_each(create, bodies)
 
     def overwrite(self, key: str, body: bytes, workflow_id: str, operation: str) -> None:
         """Put an object that nothing depends on, without retries."""
-        put = lambda: obstore.put(self._driver, key, body, mode="overwrite", use_multipart=False)  # noqa: E731
-        self._patiently(workflow_id, operation, put, patience=0.0)
+        put = partial(obstore.put, self._driver, key, body, mode="overwrite", use_multipart=False)
+        self._retry_request(workflow_id, operation, put, patience=0.0)
 
     def copy(self, source: str, target: str, workflow_id: str) -> bool:
         """Copy an object within the bucket; return whether the source exists."""
 
-        def once() -> bool:
+        def copy() -> bool:
             try:
                 obstore.copy(self._driver, source, target)
             except FileNotFoundError as error:
@@ -245,27 +247,27 @@ class Bucket:
                 return False
             return True
 
-        return self._patiently(workflow_id, "share", once)
+        return self._retry_request(workflow_id, "share", copy)
 
     def delete(self, keys: Sequence[str], workflow_id: str, operation: str) -> None:
         """Delete objects; missing ones are ignored."""
 
-        def each_of(some: Sequence[str]) -> None:
-            for key in some:
-                try:
-                    obstore.delete(self._driver, key)
-                except FileNotFoundError as error:
-                    _check_bucket(error)
-
-        def at_once(some: Sequence[str]) -> None:
+        def delete(page: Sequence[str]) -> None:
             try:
-                obstore.delete(self._driver, list(some))
+                obstore.delete(self._driver, list(page))
             except FileNotFoundError:
-                each_of(some)
+                for key in page:
+                    try:
+                        obstore.delete(self._driver, key)
+                    except FileNotFoundError as error:
+                        _check_bucket(error)
 
         for start in range(0, len(keys), PAGE):
-            some = keys[start : start + PAGE]
-            self._patiently(workflow_id, operation, lambda some=some: at_once(some))  # type: ignore[misc]
+            self._retry_request(workflow_id, operation, partial(delete, keys[start : start + PAGE]))
+
+    def delete_under(self, prefix: str, workflow_id: str, operation: str = "clear") -> None:
+        """Delete all objects under a prefix."""
+        self.delete(self.list_keys(prefix, workflow_id), workflow_id, operation)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -273,19 +275,40 @@ class Bucket:
         self, key: str, workflow_id: str, operation: str = "read", *, patience: float | None = None
     ) -> bytes | None:
         """Return the content of an object; None if it does not exist."""
-        return self._patiently(workflow_id, operation, lambda: self._read(key), patience=patience)
+        return self._retry_request(workflow_id, operation, lambda: self._read(key), patience=patience)
 
     def get_all(self, keys: Sequence[str], workflow_id: str) -> Iterator[bytes | None]:
-        """Return what objects hold, in the order of the keys: several at a time, and never all at once."""
-        return self.each([lambda key=key: self.get(key, workflow_id) for key in keys])  # type: ignore[misc]
+        """Return the contents of objects in the order of the keys: several are read at a time, and never all at once."""
+        return self.map(lambda key: self.get(key, workflow_id), keys)
 
-    def each(self, works: Sequence[Callable[[], T]]) -> Iterator[T]:
-        """Do several things that wait for this bucket at once; return what came of them, in their order."""
-        return _in_parallel(works, self._threads)
+    def map(self, function: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
+        """Call a function that waits for this bucket for several items in parallel, and return its results in their order."""
+        if len(items) < 3 or self._threads == 1:  # a thread costs more
+            yield from (function(item) for item in items)
+            return
+        with ThreadPoolExecutor(min(self._threads, len(items)), thread_name_prefix="flowckpt-objects") as pool:
+            pending = iter(items)
+            futures = deque(pool.submit(function, item) for item in islice(pending, _WINDOW))
+            try:
+                while futures:
+                    yield futures.popleft().result()
+                    futures.extend(pool.submit(function, item) for item in islice(pending, 1))
+            finally:
+                for future in futures:
+                    future.cancel()
 
-    def objects(
+    def call_for_each(self, function: Callable[[S], object], items: Sequence[S]) -> None:
+        """Call a function that waits for this bucket for several items in parallel."""
+        for _ in self.map(function, items):
+            pass
+
+    def list_keys(self, prefix: str, workflow_id: str) -> list[str]:
+        """Return the keys under a prefix, in order."""
+        return [listed.key for listed in self.list_objects(prefix, workflow_id)]
+
+    def list_objects(
         self, prefix: str, workflow_id: str, *, after: str | None = None, most: int | None = None
-    ) -> list[Listed]:
+    ) -> list[ListedObject]:
         """Return the objects under a prefix, ordered by key.
 
         Args:
@@ -295,47 +318,47 @@ class Bucket:
             most: stop after this many, or a few more.
         """
 
-        def once() -> list[Listed]:
-            found: list[Listed] = []
+        def list_pages() -> list[ListedObject]:
+            objects: list[ListedObject] = []
             for page in obstore.list(self._driver, prefix, offset=after, chunk_size=PAGE):
-                found += [Listed(each["path"], each["last_modified"]) for each in page]
-                self._learn_time(each.modified_at for each in found[-len(page) :])
-                if most is not None and len(found) >= most:
+                objects += [ListedObject(each["path"], each["last_modified"]) for each in page]
+                self._learn_time(each.modified_at for each in objects[-len(page) :])
+                if most is not None and len(objects) >= most:
                     break
-            return sorted(found, key=lambda each: each.key)
+            return sorted(objects, key=lambda each: each.key)
 
-        return self._patiently(workflow_id, "list", once)
+        return self._retry_request(workflow_id, "list", list_pages)
 
-    def names(self, prefix: str, workflow_id: str) -> list[str]:
+    def list_names(self, prefix: str, workflow_id: str) -> list[str]:
         """Return the first parts of the keys under a prefix, each once."""
 
-        def once() -> list[str]:
-            found = obstore.list_with_delimiter(self._driver, prefix)
-            paths = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
+        def list_level() -> list[str]:
+            level = obstore.list_with_delimiter(self._driver, prefix)
+            paths = [*level["common_prefixes"], *(each["path"] for each in level["objects"])]
             return sorted({path.rstrip("/").rpartition("/")[2] for path in paths})
 
-        return self._patiently(workflow_id, "list", once)
+        return self._retry_request(workflow_id, "list", list_level)
 
-    def not_before(self) -> datetime:
+    def estimate_earliest_time(self) -> datetime:
         """Return a lower bound of the server's clock, from the objects listed so far, without a request."""
         newest, seen = self._latest
         return newest + timedelta(seconds=monotonic() - seen)
 
     def _learn_time(self, moments: Iterable[datetime]) -> None:
         newest = max(moments, default=_LONG_AGO)
-        if newest > self._latest[0] and newest > self.not_before():
+        if newest > self._latest[0] and newest > self.estimate_earliest_time():
             self._latest = newest, monotonic()
 
-    def now(self, workflow_id: str) -> datetime:
+    def read_server_time(self, workflow_id: str) -> datetime:
         """Return the time by the server's clock, from an object written for this purpose."""
         key = f"clock/{secrets.token_hex(8)}"
 
-        def once() -> datetime:
+        def put_and_look() -> datetime:
             obstore.put(self._driver, key, b"what time is it?\n", use_multipart=False)
             modified_at: datetime = obstore.head(self._driver, key)["last_modified"]
             return modified_at
 
-        moment = self._patiently(workflow_id, "acquire", once)
+        moment = self._retry_request(workflow_id, "acquire", put_and_look)
         self.delete([key], workflow_id, "acquire")
         return moment
 
@@ -348,7 +371,7 @@ class Bucket:
             _check_bucket(error)
             return None
 
-    def _patiently(
+    def _retry_request(
         self,
         workflow_id: str,
         operation: str,
@@ -365,21 +388,23 @@ class Bucket:
             try:
                 return request()
             except (BaseError, OSError, ValueError, _NotYetThereError) as error:
-                failure = Failure.PASSING if isinstance(error, _NotYetThereError) else failure_of(error)
+                failure = Failure.PASSING if isinstance(error, _NotYetThereError) else classify_failure(error)
                 is_in_doubt = is_in_doubt or failure is not Failure.REFUSED
                 rest = until - monotonic()
                 if failure is not Failure.PASSING or rest <= 0:
-                    raise self._failed(error, workflow_id, operation, is_in_doubt=is_write and is_in_doubt) from error
+                    raise self._request_error(
+                        error, workflow_id, operation, is_in_doubt=is_write and is_in_doubt
+                    ) from error
                 sleep(min(rest, pause * random.uniform(0.5, 1.0)))  # noqa: S311 - spreads concurrent retries
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _failed(
+    def _request_error(
         self, error: Exception, workflow_id: str, operation: str, *, is_in_doubt: bool
     ) -> CheckpointStorageError:
-        what = f"{operation} run {workflow_id!r}" if workflow_id else operation
-        detail, remedy = explained(error)
+        task = f"{operation} run {workflow_id!r}" if workflow_id else operation
+        detail, remedy = explain_failure(error)
         return CheckpointStorageError(
-            f"the store in {self.shown} could not {what}: {detail}"
+            f"the store in {self.shown} could not {task}: {detail}"
             + ("; it is unknown whether the object was written" if is_in_doubt else ""),
             workflow_id=workflow_id,
             operation=operation,
@@ -407,25 +432,8 @@ class Bucket:
 
 def _check_bucket(error: Exception) -> None:
     """Raise if the bucket is missing, and not just the object."""
-    if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
+    if any(code in str(error) for code in _NO_BUCKET):
         raise error
-
-
-def _in_parallel(works: Sequence[Callable[[], T]], threads: int) -> Iterator[T]:
-    if len(works) < 3 or threads == 1:  # a thread costs more
-        for work in works:
-            yield work()
-        return
-    with ThreadPoolExecutor(min(threads, len(works)), thread_name_prefix="flowckpt-objects") as pool:
-        waiting: Iterable[Callable[[], T]] = iter(works)
-        futures: deque[Future[T]] = deque(pool.submit(work) for work in islice(waiting, _WINDOW))
-        try:
-            while futures:
-                yield futures.popleft().result()
-                futures.extend(pool.submit(work) for work in islice(waiting, 1))
-        finally:
-            for future in futures:
-                future.cancel()
 
 
 # Does the server honour the condition on which all safety depends? This is tested before the first write of a process.
@@ -445,8 +453,7 @@ def check_conditions(bucket: Bucket) -> None:
     """
     for _ in range(2):
         mine = b'{"flowckpt":"store","token":"%b"}\n' % secrets.token_hex(8).encode()
-        found = bucket.create(MARK, mine, "", "open", is_outcome_told=False)
-        if found is not None:
+        if bucket.create(MARK, mine, "", "open", reports_doubt=False) is not None:
             return
     raise CheckpointStorageError(
         f"the server of {bucket} ignores the condition If-None-Match: * and overwrites existing objects, so two owners of a "

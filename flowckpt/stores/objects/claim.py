@@ -14,9 +14,9 @@ No clock and no message is involved: a previous owner finds out when it saves.
 
 from __future__ import annotations
 
-import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from itertools import count
 
@@ -26,19 +26,19 @@ from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records.checkpoint import SCHEMA_VERSION
 from flowckpt.core.system.process import ProcessIdentity
 from flowckpt.errors import CheckpointStorageError, FencedError, RunLockedError
-from flowckpt.stores.log.segment import START, chain_line
 from flowckpt.stores.objects.attempt import (
     FENCED,
     RELEASED,
     AttemptEnd,
     AttemptTail,
-    end_in,
-    holder_in,
-    holder_of,
-    holds_now,
+    chain_document,
     is_end,
     is_mark,
-    tail_of,
+    is_still_held,
+    parse_end,
+    parse_holder,
+    read_holder,
+    read_tail,
 )
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.layout import (
@@ -46,10 +46,10 @@ from flowckpt.stores.objects.layout import (
     AttemptKeys,
     InflationError,
     RunKeys,
-    packed,
+    pack,
+    parse_run_keys,
     run_key,
-    run_keys,
-    unpacked,
+    unpack,
 )
 from flowckpt.stores.runs_base import as_encoding_error
 
@@ -59,7 +59,7 @@ _TRIES, _LEAP = 4, 64
 
 
 @attrs.frozen
-class Claimed:
+class ClaimedAttempt:
     """A claimed attempt; all attempts below it have ended.
 
     Attributes:
@@ -76,12 +76,18 @@ class Claimed:
     line: bytes
     token: str
 
+    @property
+    def attempt_keys(self) -> AttemptKeys:
+        """The keys of the attempt."""
+        return self.keys.at(self.attempt)
+
 
 @attrs.frozen
 class Claimer:
-    """The parameters of a claim.
+    """Claims attempts of a run.
 
     Attributes:
+        bucket: the bucket.
         workflow_id: the run.
         process: the claimer's process.
         lease_seconds: how long it holds the run without a heartbeat.
@@ -93,6 +99,7 @@ class Claimer:
         after: the claimer's own attempt, which ends with this claim and must be the newest; 0 if it has none.
     """
 
+    bucket: Bucket
     workflow_id: str
     process: ProcessIdentity
     lease_seconds: float
@@ -103,7 +110,7 @@ class Claimer:
     gives_way: bool = False
     after: int = 0
 
-    def claim(self, bucket: Bucket) -> Claimed:
+    def claim(self) -> ClaimedAttempt:
         """Claim the next attempt, and end all below it.
 
         Raises:
@@ -111,44 +118,43 @@ class Claimer:
             CheckpointStorageError: a request failed.
         """
         for _ in range(_PATIENCE):
-            keys = current_keys(bucket, self.workflow_id)
+            keys = read_keys(self.bucket, self.workflow_id)
             newest = keys.attempts[-1] if keys.attempts else 0
             if self.after and newest != self.after:
                 raise FencedError(self.workflow_id, attempt=self.after, newest_attempt=newest or None)
             ended: dict[int, AttemptTail] = {}
             if newest:
-                tail = tail_of(bucket, keys.at(newest), self.workflow_id)
+                tail = self._read_tail(keys.at(newest))
                 if tail.is_over:
-                    finish_clearing(bucket, keys, newest, self.workflow_id)
+                    finish_clearing(self.bucket, keys, newest, self.workflow_id)
                     continue
                 if tail.end is not None:
                     ended[newest] = tail
                 elif not self.take_over and not self.after:
-                    self._check_free(bucket, keys.at(newest), tail)
-            claimed = self.create(bucket, keys, max(newest + 1, self.at_least))
-            try:
-                below = self._below(bucket, claimed)
+                    self._check_free(keys.at(newest), tail)
+            claimed = self.create(keys, max(newest + 1, self.at_least))
+            with withdrawn_on_error(self.bucket, claimed, self.workflow_id):
+                below = self._list_below(claimed)
                 if self.gives_way and not set(below or ()) <= set(keys.attempts):
                     below = None
-                is_ours = below is not None and self._end_all(bucket, claimed, below, ended)
-            except BaseException:
-                give_up(bucket, claimed.keys.at(claimed.attempt), self.workflow_id)
-                raise
-            if is_ours:
-                return attrs.evolve(claimed, keys=attrs.evolve(claimed.keys, attempts=tuple(below or ())))
-            give_up(bucket, claimed.keys.at(claimed.attempt), self.workflow_id)
+                if below is not None and self._end_all(claimed, below, ended):
+                    return attrs.evolve(claimed, keys=attrs.evolve(claimed.keys, attempts=tuple(below)))
+            withdraw_claim(self.bucket, claimed.attempt_keys, self.workflow_id)
         raise CheckpointStorageError(
             f"run {self.workflow_id!r} is cleared again and again by another process",
             workflow_id=self.workflow_id,
             operation="acquire",
         )
 
-    def _check_free(self, bucket: Bucket, keys: AttemptKeys, tail: AttemptTail) -> None:
-        holder = holder_of(bucket, keys, tail, self.workflow_id)
-        if holder is not None and holds_now(bucket, holder, self.workflow_id):
+    def _read_tail(self, keys: AttemptKeys) -> AttemptTail:
+        return read_tail(self.bucket, keys, self.workflow_id)
+
+    def _check_free(self, keys: AttemptKeys, tail: AttemptTail) -> None:
+        holder = read_holder(self.bucket, keys, tail, self.workflow_id)
+        if holder is not None and is_still_held(self.bucket, holder, self.workflow_id):
             raise RunLockedError(self.workflow_id, holder=str(holder.owner))
 
-    def create(self, bucket: Bucket, keys: RunKeys, attempt: int) -> Claimed:
+    def create(self, keys: RunKeys, attempt: int) -> ClaimedAttempt:
         """Create the claim of an attempt, without checking whether the claim holds.
 
         Raises:
@@ -158,46 +164,44 @@ class Claimer:
         if attempt > MOST:
             raise as_encoding_error(OverflowError(f"attempt {attempt} is beyond {MOST}"))
         token = secrets.token_hex(16)
-        began_at = self.began_at or self.now
         header = {
             "flowckpt": "segment",
             "schema_version": SCHEMA_VERSION,
             "workflow_id": self.workflow_id,
             "segment": attempt,
             "owner": {**attrs.asdict(self.process), "acquired_at": encode_time(self.now)},
-            "created_at": encode_time(began_at),
+            "created_at": encode_time(self.began_at or self.now),
             "lease_seconds": self.lease_seconds,
             "token": token,
         }
-        line, digest = chain_line(json.dumps(header, separators=(",", ":"))[:-1].encode(), START)
-        other = bucket.create(keys.at(attempt).record(0), line, self.workflow_id, "acquire")
+        line, digest = chain_document(header)
+        other = self.bucket.create(keys.at(attempt).record(0), line, self.workflow_id, "acquire")
         if other is not None:
-            holder = holder_in(other, self.now)
+            holder = parse_holder(other, self.now)
             raise RunLockedError(self.workflow_id, holder=str(holder.owner) if holder else "another process")
-        return Claimed(keys, attempt, digest, line, token)
+        return ClaimedAttempt(keys, attempt, digest, line, token)
 
-    def _below(self, bucket: Bucket, claimed: Claimed) -> list[int] | None:
+    def _list_below(self, claimed: ClaimedAttempt) -> list[int] | None:
         """Return the attempts below a claim; None if another claim has overtaken it, or the run was cleared."""
-        found = current_keys(bucket, self.workflow_id)
-        if found.life != claimed.keys.life:
+        listed = read_keys(self.bucket, self.workflow_id)
+        if listed.life != claimed.keys.life:
             return None
-        higher = [attempt for attempt in found.attempts if attempt > claimed.attempt]
-        if higher:
-            keys = found.at(higher[-1])
-            holder = holder_of(bucket, keys, tail_of(bucket, keys, self.workflow_id), self.workflow_id)
+        if listed.attempts and listed.attempts[-1] > claimed.attempt:
+            keys = listed.at(listed.attempts[-1])
+            holder = read_holder(self.bucket, keys, self._read_tail(keys), self.workflow_id)
             if holder is not None:
                 raise RunLockedError(self.workflow_id, holder=str(holder.owner))
             return None
-        return [attempt for attempt in found.attempts if attempt < claimed.attempt]
+        return [attempt for attempt in listed.attempts if attempt < claimed.attempt]
 
-    def _end_all(self, bucket: Bucket, claimed: Claimed, below: list[int], ended: Mapping[int, AttemptTail]) -> bool:
+    def _end_all(self, claimed: ClaimedAttempt, below: list[int], ended: Mapping[int, AttemptTail]) -> bool:
         """End the attempts below a claim; return whether the run still exists."""
         end = AttemptEnd(RELEASED if self.after else FENCED, encode_time(self.now), claimed.token)
         for attempt in reversed(below):
             keys = claimed.keys.at(attempt)
-            tail = ended.get(attempt) or tail_of(bucket, keys, self.workflow_id)
+            tail = ended.get(attempt) or self._read_tail(keys)
             if tail.end is None:
-                tail = _put_end(bucket, keys, tail, end, self.workflow_id)
+                tail = _put_end(self.bucket, keys, tail, end, self.workflow_id)
             if tail.is_over:
                 return False
             if tail.is_begun:
@@ -205,29 +209,43 @@ class Claimer:
         return True
 
 
-def current_keys(bucket: Bucket, workflow_id: str) -> RunKeys:
+def read_keys(bucket: Bucket, workflow_id: str) -> RunKeys:
     """List the current keys of a run."""
-    run = run_key(workflow_id)
-    return run_keys(run, bucket.names(run, workflow_id))
+    return read_keys_at(bucket, run_key(workflow_id), workflow_id)
 
 
-def give_up(bucket: Bucket, keys: AttemptKeys, workflow_id: str) -> None:
+def read_keys_at(bucket: Bucket, run: str, workflow_id: str = "") -> RunKeys:
+    """List the current keys of the run with a key; its id is for errors, and is unknown in lists."""
+    return parse_run_keys(run, bucket.list_names(run, workflow_id or run))
+
+
+def withdraw_claim(bucket: Bucket, keys: AttemptKeys, workflow_id: str) -> None:
     """Remove a claim without records. An end put there by another process stays."""
     bucket.delete([keys.record(0), keys.alive], workflow_id, "release")
 
 
+@contextmanager
+def withdrawn_on_error(bucket: Bucket, claimed: ClaimedAttempt, workflow_id: str) -> Iterator[None]:
+    """Remove a claim without records if the block raises."""
+    try:
+        yield
+    except BaseException:
+        withdraw_claim(bucket, claimed.attempt_keys, workflow_id)
+        raise
+
+
 def _put_end(bucket: Bucket, keys: AttemptKeys, tail: AttemptTail, end: AttemptEnd, workflow_id: str) -> AttemptTail:
     """Put an end after the last record of an attempt, whose writer may still be adding records."""
-    body = packed(end.line())
+    body = pack(end.line())
     number = max(tail.number + 1, 1)
     is_marked = tail.is_marked
     for tries in count(1):
         other = bucket.create(keys.record(number), body, workflow_id, "acquire")
         if other is None:
-            return AttemptTail(number, end, tail.last_sign, is_marked)
-        content = unpacked(other)
+            return AttemptTail(number, tail.last_sign, end=end, is_marked=is_marked)
+        content = unpack(other)
         if is_end(content):
-            return AttemptTail(number, end_in(content), tail.last_sign, is_marked)
+            return AttemptTail(number, tail.last_sign, end=parse_end(content), is_marked=is_marked)
         is_marked = is_marked or (number == 1 and is_mark(content))
         number += 1
         if tries == _TRIES:
@@ -252,8 +270,8 @@ def finish_clearing(bucket: Bucket, keys: RunKeys, last: int, workflow_id: str) 
         workflow_id: the run, for errors.
     """
     bucket.create_all([(keys.cleared, lambda: b'{"flowckpt":"cleared"}\n')], workflow_id, "clear")
-    for under in (keys.values, keys.signals):
-        bucket.delete([each.key for each in bucket.objects(under, workflow_id)], workflow_id, "clear")
+    for prefix in (keys.values, keys.signals):
+        bucket.delete_under(prefix, workflow_id)
     sweep(bucket, [keys.at(attempt) for attempt in keys.attempts if attempt <= last], workflow_id)
 
 
@@ -269,8 +287,8 @@ def sweep_former(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
 
 def sweep_late(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
     """Remove messages and values of former lives that came late, or that an interrupted clear left."""
-    for under in (*keys.former_signals, *keys.former_values):
-        bucket.delete([each.key for each in bucket.objects(under, workflow_id)], workflow_id, "clear")
+    for prefix in (*keys.former_signals, *keys.former_values):
+        bucket.delete_under(prefix, workflow_id)
 
 
 def sweep_values(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
@@ -281,9 +299,8 @@ def sweep_values(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
         keys: the keys of the run in that life.
         workflow_id: the run, for errors.
     """
-    names = bucket.names(keys.run, workflow_id)
-    if run_keys(keys.run, names).life > keys.life:
-        bucket.delete([each.key for each in bucket.objects(keys.values, workflow_id)], workflow_id, "clear")
+    if read_keys_at(bucket, keys.run, workflow_id).life > keys.life:
+        bucket.delete_under(keys.values, workflow_id)
 
 
 def sweep(bucket: Bucket, attempts: list[AttemptKeys], workflow_id: str) -> None:
@@ -295,21 +312,21 @@ def sweep(bucket: Bucket, attempts: list[AttemptKeys], workflow_id: str) -> None
         workflow_id: the run, for errors.
     """
     for keys in attempts:
-        listed = [each.key for each in bucket.objects(keys.root, workflow_id)]
-        kept = _fences(bucket, [key for key in listed if key.startswith(f"{keys.records}/")], workflow_id)
-        bucket.delete([key for key in listed if key not in kept], workflow_id, "clear")
+        listed = bucket.list_keys(keys.root, workflow_id)
+        fences = _find_fences(bucket, [key for key in listed if key.startswith(f"{keys.records}/")], workflow_id)
+        bucket.delete([key for key in listed if key not in fences], workflow_id, "clear")
 
 
-def _fences(bucket: Bucket, records: list[str], workflow_id: str) -> set[str]:
+def _find_fences(bucket: Bucket, records: list[str], workflow_id: str) -> set[str]:
     """Return the ends that fence a writer that may still be suspended; ends are after all records."""
-    kept = set()
+    fences = set()
     for key in reversed(records):
         try:
-            content = unpacked(bucket.get(key, workflow_id) or b"")
+            content = unpack(bucket.get(key, workflow_id) or b"")
             if not is_end(content):
                 break
-            if end_in(content).kind != RELEASED:
-                kept.add(key)
+            if parse_end(content).kind != RELEASED:
+                fences.add(key)
         except (InflationError, ValueError, KeyError, TypeError):  # damaged: keep it, to be safe
-            kept.add(key)
-    return kept
+            fences.add(key)
+    return fences

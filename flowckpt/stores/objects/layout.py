@@ -35,9 +35,7 @@ MOST = 10**12 - 1
 """The highest number that an attempt or a record can have."""
 
 _ATTEMPT = re.compile(r"([0-9]{6})\.([0-9]{12})")
-_CLEARED = re.compile(r"([0-9]{6})\.cleared")
-_SIGNALS = re.compile(r"([0-9]{6})\.signals")
-_VALUES = re.compile(r"([0-9]{6})\.values")
+_OF_A_LIFE = re.compile(r"([0-9]{6})\.(cleared|signals|values)")
 _NUMBER = re.compile(r"[0-9]{12}")
 _NUMBERS = re.compile(r"([0-9]{12})-([0-9]{12})")
 
@@ -132,7 +130,7 @@ class RunKeys:
     @property
     def values(self) -> str:
         """The prefix of the large values."""
-        return _values(self.run, self.life)
+        return _values_prefix(self.run, self.life)
 
     def signal(self, signal_id: str) -> str:
         """Return the key of a message."""
@@ -141,7 +139,7 @@ class RunKeys:
     @property
     def signals(self) -> str:
         """The prefix of the messages."""
-        return _signals(self.run, self.life)
+        return _signals_prefix(self.run, self.life)
 
     @property
     def cleared(self) -> str:
@@ -149,51 +147,44 @@ class RunKeys:
         return f"{self.run}/{self.life:06d}.cleared"
 
 
-def run_keys(run: str, names: Iterable[str]) -> RunKeys:
+def parse_run_keys(run: str, names: Iterable[str]) -> RunKeys:
     """Parse the names under a run.
 
     Args:
         run: the key of the run.
         names: the first parts of all keys under it.
     """
-    attempts: dict[int, set[int]] = {}
-    cleared: set[int] = set()
-    signalled: set[int] = set()
-    valued: set[int] = set()
+    attempts: set[tuple[int, int]] = set()
+    lives: dict[str, set[int]] = {"cleared": set(), "signals": set(), "values": set()}
     for name in names:
-        if found := _ATTEMPT.fullmatch(name):
-            attempts.setdefault(int(found[1]), set()).add(int(found[2]))
-        elif found := _CLEARED.fullmatch(name):
-            cleared.add(int(found[1]))
-        elif found := _SIGNALS.fullmatch(name):
-            signalled.add(int(found[1]))
-        elif found := _VALUES.fullmatch(name):
-            valued.add(int(found[1]))
-    if not attempts and not cleared:
+        if match := _ATTEMPT.fullmatch(name):
+            attempts.add((int(match[1]), int(match[2])))
+        elif match := _OF_A_LIFE.fullmatch(name):
+            lives[match[2]].add(int(match[1]))
+    last = max([*(life for life, _ in attempts), *lives["cleared"]], default=None)
+    if last is None:
         return RunKeys(run)
-    last = max([*attempts, *cleared])
-    life = last + (last in cleared)
-    former = [AttemptKeys(run, each, attempt) for each in attempts if each != life for attempt in attempts[each]]
+    current = last + (last in lives["cleared"])
     return RunKeys(
         run,
-        life,
-        tuple(sorted(attempts.get(life, ()))),
-        tuple(former),
-        life in signalled,
-        tuple(_signals(run, each) for each in sorted(signalled) if each != life),
-        tuple(_values(run, each) for each in sorted(valued) if each < life),
+        current,
+        tuple(sorted(attempt for life, attempt in attempts if life == current)),
+        tuple(AttemptKeys(run, life, attempt) for life, attempt in sorted(attempts) if life != current),
+        current in lives["signals"],
+        tuple(_signals_prefix(run, life) for life in sorted(lives["signals"]) if life != current),
+        tuple(_values_prefix(run, life) for life in sorted(lives["values"]) if life < current),
     )
 
 
-def _signals(run: str, life: int) -> str:
+def _signals_prefix(run: str, life: int) -> str:
     return f"{run}/{life:06d}.signals"
 
 
-def _values(run: str, life: int) -> str:
+def _values_prefix(run: str, life: int) -> str:
     return f"{run}/{life:06d}.values"
 
 
-def number_in(key: str) -> int | None:
+def parse_record_number(key: str) -> int | None:
     """Return the number of a record; None for any other key.
 
     Args:
@@ -203,14 +194,14 @@ def number_in(key: str) -> int | None:
     return int(name) if _NUMBER.fullmatch(name) else None
 
 
-def numbers_in(key: str) -> tuple[int, int] | None:
+def parse_bundle_numbers(key: str) -> tuple[int, int] | None:
     """Return the first and the last number of a bundle; None for any other key.
 
     Args:
         key: a key.
     """
-    found = _NUMBERS.fullmatch(key.rpartition("/")[2])
-    return (int(found[1]), int(found[2])) if found else None
+    match = _NUMBERS.fullmatch(key.rpartition("/")[2])
+    return (int(match[1]), int(match[2])) if match else None
 
 
 # The content of an object: plain text if it is short, else gzip. The first byte shows which.
@@ -230,7 +221,7 @@ class InflationError(Exception):
     """An object is not valid gzip, or inflates to more than allowed; the store turns this into its own error."""
 
 
-def packed(content: bytes) -> bytes:
+def pack(content: bytes) -> bytes:
     """Return the bytes to store in an object.
 
     Args:
@@ -244,7 +235,7 @@ def packed(content: bytes) -> bytes:
     return smaller if len(smaller) < len(content) * 0.9 else content
 
 
-def unpacked(body: bytes, most: int = LARGEST) -> bytes:
+def unpack(body: bytes, most: int = LARGEST) -> bytes:
     """Return the content of an object.
 
     Args:

@@ -33,18 +33,18 @@ from flowckpt.stores.objects.attempt import (
     AttemptContent,
     AttemptTail,
     ChangedMeanwhileError,
-    claim_in,
-    corrupt,
-    holder_in,
-    holder_of,
+    corrupt_object_error,
     list_attempt,
+    parse_claim,
+    parse_holder,
     read_attempt,
+    read_holder,
+    read_tail,
     starts_generation,
-    tail_of,
 )
 from flowckpt.stores.objects.bucket import Bucket
-from flowckpt.stores.objects.claim import current_keys
-from flowckpt.stores.objects.layout import RUNS, AttemptKeys, InflationError, RunKeys, run_key, run_keys, unpacked
+from flowckpt.stores.objects.claim import read_keys, read_keys_at
+from flowckpt.stores.objects.layout import RUNS, AttemptKeys, InflationError, RunKeys, run_key, unpack
 from flowckpt.stores.objects.run_writer import ObjectRunWriter
 from flowckpt.stores.objects.signals import read_signals
 
@@ -66,7 +66,7 @@ class Contents:
         workflow_id: the run.
         keys: its keys.
         with_bundles: whether to read bundles instead of the records in them.
-        known: a cache of read attempts, by their root.
+        cache: a cache of read attempts, by their root.
         begun: the newest attempt that has a record, once known.
     """
 
@@ -74,11 +74,11 @@ class Contents:
     workflow_id: str
     keys: RunKeys
     with_bundles: bool
-    known: dict[str, AttemptContent]
+    cache: dict[str, AttemptContent]
     begun: int = 0
     _final: set[int] = attrs.field(init=False, factory=set)
 
-    def of(self, number: int) -> AttemptContent:
+    def load(self, number: int) -> AttemptContent:
         """Return the content of an attempt.
 
         Args:
@@ -88,18 +88,18 @@ class Contents:
             ChangedMeanwhileError: it was removed while it was being read.
         """
         root = self.place(number)
-        held = self.known.get(root)
-        if held is None:
-            self._read_from(number)
-        elif held.end is None and number < self.begun and number not in self._final:
-            self.known[root] = self._read(number)
+        content = self.cache.get(root)
+        if content is None:
+            self._read_batch(number)
+        elif content.end is None and number < self.begun and number not in self._final:
+            self.cache[root] = self._read(number)
         if number < self.begun:
             self._final.add(number)
-        return self.known[root]
+        return self.cache[root]
 
     def text(self, number: int) -> bytes:
-        """Return an attempt as the text of a segment; see `of`."""
-        return self.of(number).text
+        """Return an attempt as the text of a segment; see `load`."""
+        return self.load(number).text
 
     def check(self, number: int) -> None:
         """Raise if an attempt cannot be read to its end.
@@ -107,7 +107,7 @@ class Contents:
         Raises:
             CheckpointCorruptedError: a record is missing or unreadable.
         """
-        damage = self.of(number).damage
+        damage = self.load(number).damage
         if damage is not None:
             raise damage
 
@@ -115,12 +115,11 @@ class Contents:
         """Return the place of an attempt, for messages."""
         return self.keys.at(number).root
 
-    def _read_from(self, number: int) -> None:
+    def _read_batch(self, number: int) -> None:
         """Read an attempt and, because most runs continue attempt by attempt, as many below it as were read so far."""
-        lower = [each for each in self.keys.attempts if each <= number and self.place(each) not in self.known]
-        batch = lower[-min(len(self.known) + 1, _AT_ONCE) :]
-        read = self.bucket.each([partial(self._read, each) for each in batch])
-        self.known.update(zip(map(self.place, batch), read, strict=True))
+        lower = [each for each in self.keys.attempts if each <= number and self.place(each) not in self.cache]
+        batch = lower[-min(len(self.cache) + 1, _AT_ONCE) :]
+        self.cache.update(zip(map(self.place, batch), self.bucket.map(self._read, batch), strict=True))
 
     def _read(self, number: int) -> AttemptContent:
         return read_attempt(self.bucket, self.keys.at(number), self.workflow_id, with_bundles=self.with_bundles)
@@ -167,7 +166,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         keys: RunKeys | None = None,
         below: int | None = None,
         with_bundles: bool = True,
-        known: dict[str, AttemptContent] | None = None,
+        cache: dict[str, AttemptContent] | None = None,
     ) -> RunRead:
         """Read a run, or its attempts below a number; empty if it was cleared or has no objects.
 
@@ -176,32 +175,32 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
             keys: its keys, if they are known and do not change.
             below: read it as it was before this attempt.
             with_bundles: whether to read bundles instead of the records in them.
-            known: a cache of read attempts, for reading the run as each attempt left it.
+            cache: a cache of read attempts, for reading the run as each attempt left it.
         """
 
         def read_once() -> RunRead:
-            found = keys or current_keys(self.bucket, workflow_id)
-            fetch = self._fetch(workflow_id, found)
-            contents = Contents(self.bucket, workflow_id, found, with_bundles, {} if known is None else known)
+            listed = keys or read_keys(self.bucket, workflow_id)
+            fetch = self._make_fetch(workflow_id, listed)
+            contents = Contents(self.bucket, workflow_id, listed, with_bundles, {} if cache is None else cache)
             try:
-                return RunRead(self._image(contents, below, fetch), fetch, found)
+                return RunRead(self._build_image(contents, below, fetch), fetch, listed)
             except CheckpointCorruptedError as error:
-                if keys is None and self._is_over(found, workflow_id):  # the missing objects were cleared, not damaged
+                if keys is None and self._is_over(listed, workflow_id):  # the missing objects were cleared, not damaged
                     raise ChangedMeanwhileError from error
                 raise
 
         return self._retry(workflow_id, "read", read_once)
 
-    def _image(self, contents: Contents, below: int | None, fetch: Fetch) -> RunImage:
+    def _build_image(self, contents: Contents, below: int | None, fetch: Fetch) -> RunImage:
         workflow_id, attempts = contents.workflow_id, contents.keys.attempts
         numbers = [number for number in attempts if below is None or number < below]
         for number in reversed(attempts):
-            if contents.of(number).is_nothing:
+            if contents.load(number).is_ignored:
                 return RunImage(workflow_id, is_cleared=True)
-            if contents.of(number).is_begun or contents.of(number).damage:
+            if contents.load(number).is_begun or contents.load(number).damage:
                 contents.begun = number
                 break
-        while numbers and not contents.of(numbers[-1]).is_begun:
+        while numbers and not contents.load(numbers[-1]).is_begun:
             contents.check(numbers.pop())
         if numbers:
             contents.check(numbers[-1])
@@ -213,7 +212,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
                     contents.check(number)
             raise
         for notice in image.notices:  # a file may be torn; an object is complete or damaged
-            raise corrupt(notice.partition(":")[0], workflow_id, "a record does not match its checksum")
+            raise corrupt_object_error(notice.partition(":")[0], workflow_id, "a record does not match its checksum")
         return image
 
     def load_run(self, workflow_id: str, attempt: int | None = None) -> RunRead:
@@ -224,23 +223,20 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         """Return the numbers of the attempts that wrote something, ascending."""
 
         def read_once() -> list[int]:
-            keys = current_keys(self.bucket, workflow_id)
+            keys = read_keys(self.bucket, workflow_id)
 
             def tail_at(number: int) -> AttemptTail:
                 try:
-                    return tail_of(self.bucket, keys.at(number), workflow_id)
+                    return read_tail(self.bucket, keys.at(number), workflow_id)
                 except CheckpointCorruptedError:  # its end is damaged: reading the attempt reports that
-                    return AttemptTail(number=1, end=None, last_sign=None)
+                    return AttemptTail(number=1, last_sign=None)
 
-            asked = [lambda number=number: tail_at(number) for number in keys.attempts]
-            tails = dict(zip(keys.attempts, self.bucket.each(asked), strict=True))
+            tails = dict(zip(keys.attempts, self.bucket.map(tail_at, keys.attempts), strict=True))
             if not all(tail.is_begun for tail in tails.values()) and self._is_over(keys, workflow_id):
                 raise ChangedMeanwhileError
-            nothing = [number for number, tail in tails.items() if tail.is_over or tail.is_void]
-            last = max(nothing, default=0)
-            return self._of_this_generation(
-                keys, workflow_id, [number for number, tail in tails.items() if tail.is_begun and number > last]
-            )
+            last_ignored = max((number for number, tail in tails.items() if tail.is_ignored), default=0)
+            begun = [number for number, tail in tails.items() if tail.is_begun and number > last_ignored]
+            return self._select_generation(keys, workflow_id, begun)
 
         return self._retry(workflow_id, "read", read_once)
 
@@ -248,78 +244,79 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         """Return the live owner of a run."""
 
         def read_once() -> Owner | None:
-            keys = current_keys(self.bucket, workflow_id)
-            return self._owner_at(workflow_id, keys) if keys.attempts else None
+            keys = read_keys(self.bucket, workflow_id)
+            return self._read_owner(workflow_id, keys) if keys.attempts else None
 
         return self._retry(workflow_id, "read", read_once)
 
     def live_note(self, workflow_id: str) -> bytes | None:
         """Return the live note of a run: the content of the heartbeat of its newest attempt."""
-        keys = current_keys(self.bucket, workflow_id)
+        keys = read_keys(self.bucket, workflow_id)
         content = self.bucket.get(keys.at(keys.attempts[-1]).alive, workflow_id) if keys.attempts else None
         return content or None
 
-    def _of_this_generation(self, keys: RunKeys, workflow_id: str, attempts: list[int]) -> list[int]:
+    def _select_generation(self, keys: RunKeys, workflow_id: str, attempts: list[int]) -> list[int]:
         """Return the attempts of the current generation; a crash may have left earlier ones."""
         firsts = [keys.at(number).record(1) for number in attempts[1:]]
-        found = zip(attempts[1:], self.bucket.get_all(firsts, workflow_id), strict=True)
-        starts = [number for number, first in found if starts_generation(first)]
+        records = zip(attempts[1:], self.bucket.get_all(firsts, workflow_id), strict=True)
+        starts = [number for number, first in records if starts_generation(first)]
         return [number for number in attempts if number >= max(starts, default=0)]
 
     def claimed_by(self, workflow_id: str, attempt: int) -> ProcessIdentity | None:
         """Return the process named by the claim of an attempt."""
-        keys = current_keys(self.bucket, workflow_id).at(attempt)
-        holder = holder_in(self.bucket.get(keys.record(0), workflow_id), datetime.now(UTC))
+        keys = read_keys(self.bucket, workflow_id).at(attempt)
+        holder = parse_holder(self.bucket.get(keys.record(0), workflow_id), datetime.now(UTC))
         return None if holder is None else holder.owner.process
 
     def last_seen(self, workflow_id: str, attempt: int) -> datetime | None:
         """Return the time of an attempt's newest object."""
 
         def read_once() -> datetime | None:
-            keys = current_keys(self.bucket, workflow_id)
+            keys = read_keys(self.bucket, workflow_id)
             if attempt not in keys.attempts:
                 return None
             return list_attempt(self.bucket, keys.at(attempt), workflow_id).last_sign
 
         return self._retry(workflow_id, "read", read_once)
 
-    def _server_time(self) -> datetime:
+    def _estimate_server_time(self) -> datetime:
         """Return an estimate of the server's time: this machine's, or a later time proved by the objects.
 
         A machine whose clock is slow would otherwise take a dead owner elsewhere for alive.
         """
-        return max(self._clock.now(), self.bucket.not_before())
+        return max(self._clock.now(), self.bucket.estimate_earliest_time())
 
-    def _owner_at(self, workflow_id: str, keys: RunKeys) -> Owner | None:
+    def _read_owner(self, workflow_id: str, keys: RunKeys) -> Owner | None:
         newest = keys.at(keys.attempts[-1])
-        holder = holder_of(self.bucket, newest, tail_of(self.bucket, newest, workflow_id), workflow_id)
-        return holder.owner if holder is not None and holder.holds(self._server_time()) else None
+        holder = read_holder(self.bucket, newest, read_tail(self.bucket, newest, workflow_id), workflow_id)
+        return holder.owner if holder is not None and holder.holds(self._estimate_server_time()) else None
 
     def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
         """Return the selected runs, and the damaged ones."""
-        runs = listed_runs(self.bucket)
-        looked = list(self.bucket.each([lambda run=run: self._listed(run) for run in runs]))  # type: ignore[misc]
-        left_out = [each for each in looked if isinstance(each, Finding)]
-        found = [each for each in looked if each is not None and not isinstance(each, Finding)]
-        found.sort(key=lambda info: info.started_at, reverse=True)
-        return RunSurvey(found if wanted is None else wanted.of(found), left_out)
+        described = list(self.bucket.map(self._describe_or_report, list_run_keys(self.bucket)))
+        unreadable = [each for each in described if isinstance(each, Finding)]
+        runs = [each for each in described if isinstance(each, RunInfo)]
+        runs.sort(key=lambda info: info.started_at, reverse=True)
+        return RunSurvey(runs if wanted is None else wanted.of(runs), unreadable)
 
-    def _listed(self, run: str) -> RunInfo | Finding | None:
+    def _describe_or_report(self, run: str) -> RunInfo | Finding | None:
         try:
-            return self._info(run)
+            return self._describe(run)
         except (FlowckptError, ValueError, LookupError, TypeError) as error:
-            said = error.message if isinstance(error, FlowckptError) else f"{type(error).__name__}: {error}"
-            return Finding(getattr(error, "workflow_id", "") or run, _severity(error), said)
+            detail = error.message if isinstance(error, FlowckptError) else f"{type(error).__name__}: {error}"
+            return Finding(getattr(error, "workflow_id", "") or run, _severity(error), detail)
 
     def describe_run(self, workflow_id: str) -> RunInfo | None:
         """Return one run as listed; None if it does not exist."""
-        return self._info(run_key(workflow_id))
+        return self._describe(run_key(workflow_id))
 
-    def _info(self, run: str) -> RunInfo | None:
+    def _describe(self, run: str) -> RunInfo | None:
         return self._retry(
             run,
             "list",
-            lambda: run_info(self.bucket, run, self._server_time, lambda workflow_id: self.read(workflow_id).info()),
+            lambda: read_run_info(
+                self.bucket, run, self._estimate_server_time, lambda workflow_id: self.read(workflow_id).info()
+            ),
         )
 
     def signals(self, workflow_id: str) -> list[Signal]:
@@ -333,32 +330,32 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
             if not findings:
                 raise CheckpointNotFoundError(workflow_id)
             return findings
-        findings, runs = [], listed_runs(self.bucket)
+        findings, runs = [], list_run_keys(self.bucket)
         for run in runs:
-            workflow_id = run_id_in(self.bucket, run)
+            workflow_id = read_run_id(self.bucket, run)
             if workflow_id is not None:
                 findings += self._check_run(workflow_id)
             elif has_records(self.bucket, run):
                 findings.append(Finding(run, "corrupt", "no claim names the run"))
-        left = sum(self.bucket.each([lambda run=run: left_behind(self.bucket, run) for run in runs]))  # type: ignore[misc]
-        if left:
-            said = f"{counted(left, 'object')} of cleared runs arrived after the clear; 'flowckpt store prune' removes them"
-            findings.append(Finding("", "notice", said))
+        late = sum(self.bucket.map(partial(count_late_objects, self.bucket), runs))
+        if late:
+            detail = f"{counted(late, 'object')} of cleared runs arrived after the clear; 'flowckpt store prune' removes them"
+            findings.append(Finding("", "notice", detail))
         return findings
 
     def _check_run(self, workflow_id: str) -> list[Finding]:
         try:
             written: dict[str, AttemptContent] = {}
-            found = self.read(workflow_id, with_bundles=False, known=written)
+            found = self.read(workflow_id, with_bundles=False, cache=written)
             image = found.image
             if image.is_cleared or not found.keys.attempts:
                 return []
-            known: dict[str, AttemptContent] = {}  # read each object once, however many attempts continue it
-            starts = {root for root, content in written.items() if content.is_generation}
-            at = max((number for number in found.keys.attempts if found.keys.at(number).root in starts), default=0)
-            attempts = [number for number in found.keys.attempts if number >= at]
+            cache: dict[str, AttemptContent] = {}  # read each object once, however many attempts continue it
+            contents = {number: written.get(found.keys.at(number).root) for number in found.keys.attempts}
+            starts = [number for number, content in contents.items() if content and content.is_generation]
+            attempts = [number for number in found.keys.attempts if number >= max(starts, default=0)]
             for below in [*attempts[1:], None]:  # as each attempt left it, and through the bundles
-                read = self.read(workflow_id, below=below, known=known)
+                read = self.read(workflow_id, below=below, cache=cache)
                 for index in read.image.checkpoints():
                     read.image.data(index, read.fetch)
             for blobs in image.history.blobs.values():
@@ -374,27 +371,27 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         count, steps = len(image.checkpoints()), len(image.history.results)
         return [Finding(workflow_id, "ok", f"{counted(count, 'checkpoint')}, {counted(steps, 'result')}")]
 
-    def _fetch(self, workflow_id: str, keys: RunKeys) -> Fetch:
+    def _make_fetch(self, workflow_id: str, keys: RunKeys) -> Fetch:
         def fetch(digest: str, size: int) -> bytes:
             key = keys.value(digest)
             body = self.bucket.get(key, workflow_id)
             if body is None:
                 if self._is_over(keys, workflow_id):
                     raise CheckpointNotFoundError(workflow_id, detail="it was cleared")
-                raise corrupt(key, workflow_id, "a large value is missing")
+                raise corrupt_object_error(key, workflow_id, "a large value is missing")
             try:
-                content = unpacked(body, size)
+                content = unpack(body, size)
             except InflationError as error:
-                raise corrupt(key, workflow_id, f"a large value cannot be read: {error}") from error
+                raise corrupt_object_error(key, workflow_id, f"a large value cannot be read: {error}") from error
             if len(content) != size or sha256(content).hexdigest() != digest:
-                raise corrupt(key, workflow_id, "a large value does not match its digest")
+                raise corrupt_object_error(key, workflow_id, "a large value does not match its digest")
             return content
 
         return fetch
 
     def _is_over(self, keys: RunKeys, workflow_id: str) -> bool:
         """Return whether a run's life has ended since it was listed: its end is recorded before anything is removed."""
-        return current_keys(self.bucket, workflow_id).life != keys.life
+        return read_keys(self.bucket, workflow_id).life != keys.life
 
     def _retry(self, workflow_id: str, operation: str, work: Callable[[], T]) -> T:
         """Repeat work if objects vanish meanwhile because the run was cleared or a claim withdrawn."""
@@ -419,34 +416,34 @@ Latest = Callable[[str], RunInfo | None]
 """Reads a complete run to describe it; None if it has no checkpoint."""
 
 
-def listed_runs(bucket: Bucket) -> list[str]:
+def list_run_keys(bucket: Bucket) -> list[str]:
     """Return the keys of all runs, including cleared ones."""
-    return [f"{RUNS}/{name}" for name in bucket.names(RUNS, "")]
+    return [f"{RUNS}/{name}" for name in bucket.list_names(RUNS, "")]
 
 
-def run_id_in(bucket: Bucket, run: str) -> str | None:
+def read_run_id(bucket: Bucket, run: str) -> str | None:
     """Return the id of the run under a key; None if no claim names it, as after a clear."""
-    keys = run_keys(run, bucket.names(run, run))
+    keys = read_keys_at(bucket, run)
     for attempt in reversed(keys.attempts):
-        said = claim_in(bucket.get(keys.at(attempt).record(0), run))
-        if said is not None and isinstance(said.get("workflow_id"), str):
-            return str(said["workflow_id"])
+        claim = parse_claim(bucket.get(keys.at(attempt).record(0), run))
+        if claim is not None and isinstance(claim.get("workflow_id"), str):
+            return str(claim["workflow_id"])
     return None
 
 
 def has_records(bucket: Bucket, run: str) -> bool:
     """Return whether a run without a readable claim has records, so that its claim was lost."""
-    keys = run_keys(run, bucket.names(run, run))
-    return any(tail_of(bucket, keys.at(attempt), run).is_begun for attempt in keys.attempts)
+    keys = read_keys_at(bucket, run)
+    return any(read_tail(bucket, keys.at(attempt), run).is_begun for attempt in keys.attempts)
 
 
-def left_behind(bucket: Bucket, run: str) -> int:
+def count_late_objects(bucket: Bucket, run: str) -> int:
     """Return how many large values and messages arrived in a run's former lives after their end."""
-    keys = run_keys(run, bucket.names(run, run))
-    return sum(len(bucket.objects(under, run)) for under in (*keys.former_signals, *keys.former_values))
+    keys = read_keys_at(bucket, run)
+    return sum(len(bucket.list_keys(prefix, run)) for prefix in (*keys.former_signals, *keys.former_values))
 
 
-def run_info(bucket: Bucket, run: str, now: Callable[[], datetime], latest_of: Latest) -> RunInfo | None:
+def read_run_info(bucket: Bucket, run: str, now: Callable[[], datetime], latest_of: Latest) -> RunInfo | None:
     """Return a run as listed; None if it has no checkpoint.
 
     Args:
@@ -459,42 +456,42 @@ def run_info(bucket: Bucket, run: str, now: Callable[[], datetime], latest_of: L
         CheckpointCorruptedError: a needed record is damaged.
         ChangedMeanwhileError: an object was removed meanwhile.
     """
-    keys = run_keys(run, bucket.names(run, run))
+    keys = read_keys_at(bucket, run)
     owner = None
     for attempt in reversed(keys.attempts):
         at = keys.at(attempt)
-        tail = tail_of(bucket, at, run)
-        if tail.is_over or tail.is_void:
+        tail = read_tail(bucket, at, run)
+        if tail.is_ignored:
             return None
         if attempt == keys.attempts[-1]:
-            holder = holder_of(bucket, at, tail, run)
+            holder = read_holder(bucket, at, tail, run)
             owner = holder.owner if holder is not None and holder.holds(now()) else None
         if tail.is_begun:
             try:
-                info = _from_end(tail) or _from_records(bucket, keys, at, tail, latest_of)
+                info = _parse_summary(tail) or _read_summary(bucket, keys, at, tail, latest_of)
             except (DecodingError, InflationError, LookupError, TypeError, ValueError) as error:
-                raise corrupt(at.root, run, f"it cannot be described: {error}") from error
+                raise corrupt_object_error(at.root, run, f"it cannot be described: {error}") from error
             return None if info is None else info.with_owner(owner)
     return None
 
 
-def _from_end(tail: AttemptTail) -> RunInfo | None:
-    said = tail.end.run if tail.end is not None else None
-    if said is None:
+def _parse_summary(tail: AttemptTail) -> RunInfo | None:
+    summary = tail.end.run if tail.end is not None else None
+    if summary is None:
         return None
     return RunInfo(
-        said["workflow_id"],
-        said["workflow_name"],
-        Status(said["status"]),
-        said["attempt"],
-        datetime.fromisoformat(said["started_at"]),
-        datetime.fromisoformat(said["updated_at"]),
-        said["steps"],
-        decode(said["metadata"]),
+        summary["workflow_id"],
+        summary["workflow_name"],
+        Status(summary["status"]),
+        summary["attempt"],
+        datetime.fromisoformat(summary["started_at"]),
+        datetime.fromisoformat(summary["updated_at"]),
+        summary["steps"],
+        decode(summary["metadata"]),
     )
 
 
-def _from_records(
+def _read_summary(
     bucket: Bucket, keys: RunKeys, at: AttemptKeys, tail: AttemptTail, latest_of: Latest
 ) -> RunInfo | None:
     last_number = tail.number - (tail.end is not None)
@@ -502,32 +499,32 @@ def _from_records(
     claim, first, last = bucket.get_all(wanted, keys.run)
     if claim is None or first is None or last is None:
         raise ChangedMeanwhileError(at.root)
-    said = claim_in(claim)
-    if said is None:
-        raise corrupt(at.record(0), keys.run, "the claim cannot be read")
-    workflow_id = str(said["workflow_id"])
-    head, tip = _last_line(first), _last_line(last)
-    started_at = _started_at(first, head)
+    document = parse_claim(claim)
+    if document is None:
+        raise corrupt_object_error(at.record(0), keys.run, "the claim cannot be read")
+    workflow_id = str(document["workflow_id"])
+    head, tip = _parse_last_line(first), _parse_last_line(last)
+    started_at = _parse_start(first, head)
     # After a deletion, the newest checkpoint is known only from the whole run; in an earlier version, so is the start.
     if "sequence" not in head or "sequence" not in tip or started_at is None:
         return latest_of(workflow_id)
     return make_run_info(workflow_id, at.attempt, started_at, head, tip)
 
 
-def _started_at(first: bytes, head: Mapping[str, Any]) -> datetime | None:
+def _parse_start(first: bytes, head: Mapping[str, Any]) -> datetime | None:
     """Return when the run's first checkpoint was saved, according to its newest attempt; None if not recorded."""
-    adoption = json.loads(unpacked(first).partition(b"\n")[0])
-    said = adoption.get("started_at")
-    if said is None and ("adopts" not in adoption or "seen" in adoption):
-        said = head.get("saved_at")
-    return None if said is None else datetime.fromisoformat(said)
+    adoption = json.loads(unpack(first).partition(b"\n")[0])
+    moment = adoption.get("started_at")
+    if moment is None and ("adopts" not in adoption or "seen" in adoption):
+        moment = head.get("saved_at")
+    return None if moment is None else datetime.fromisoformat(moment)
 
 
-def _last_line(body: bytes) -> Mapping[str, Any]:
-    said = json.loads(unpacked(body).rstrip(b"\n").rpartition(b"\n")[2])
-    if not isinstance(said, dict):
+def _parse_last_line(body: bytes) -> Mapping[str, Any]:
+    record = json.loads(unpack(body).rstrip(b"\n").rpartition(b"\n")[2])
+    if not isinstance(record, dict):
         raise TypeError("a record is not a JSON object")
-    return said
+    return record
 
 
 def _severity(error: Exception) -> str:

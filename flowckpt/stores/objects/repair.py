@@ -28,27 +28,27 @@ from flowckpt.stores.objects.attempt import (
     FENCED,
     RELEASED,
     AttemptEnd,
-    corrupt,
-    end_in,
+    corrupt_object_error,
     is_end,
+    is_intact,
     is_mark,
-    is_whole,
-    mark_of,
+    make_mark,
+    parse_end,
     starts_generation,
 )
 from flowckpt.stores.objects.bucket import Bucket
-from flowckpt.stores.objects.claim import Claimed, current_keys, give_up, sweep
+from flowckpt.stores.objects.claim import ClaimedAttempt, read_keys, sweep, withdraw_claim
 from flowckpt.stores.objects.layout import (
     RUNS,
     AttemptKeys,
     InflationError,
     RunKeys,
-    number_in,
-    numbers_in,
-    packed,
-    unpacked,
+    pack,
+    parse_bundle_numbers,
+    parse_record_number,
+    unpack,
 )
-from flowckpt.stores.objects.signals import read_signal
+from flowckpt.stores.objects.signals import parse_signal
 from flowckpt.stores.queries import DAMAGE, Loss, Repaired, unrepairable_error
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def repair_run(runs: ObjectRuns, workflow_id: str) -> Repaired:
     """
     aside = ""
     lost: list[Loss] = []
-    keys = current_keys(runs.bucket, workflow_id)
+    keys = read_keys(runs.bucket, workflow_id)
     if not keys.attempts:
         raise CheckpointNotFoundError(workflow_id)
     if not _is_intact(runs.check(workflow_id)):
@@ -79,8 +79,8 @@ def repair_run(runs: ObjectRuns, workflow_id: str) -> Repaired:
     if latest is None:
         raise CheckpointNotFoundError(workflow_id)
     count = sum(len(runs.list_attempt(workflow_id, attempt)) for attempt in runs.attempts(workflow_id))
-    kept = f"{runs.bucket}/{aside}" if aside else ""
-    return Repaired(workflow_id, kept, tuple(lost), count, len(latest.step_results), latest.checkpoint_id)
+    place = f"{runs.bucket}/{aside}" if aside else ""
+    return Repaired(workflow_id, place, tuple(lost), count, len(latest.step_results), latest.checkpoint_id)
 
 
 def _is_intact(findings: list[Finding]) -> bool:
@@ -97,14 +97,14 @@ class _Attempt:
         records: the content of its objects, by number; None if it cannot be unpacked.
         bundles: the content of its bundles, by key.
         lines: its intact records by number, the claim first.
-        why: the damage of its first damaged record; empty if there is none.
+        damage: the damage of its first damaged record; empty if there is none.
     """
 
     keys: AttemptKeys
     records: Mapping[int, bytes | None]
     bundles: Mapping[str, bytes | None]
     lines: dict[int, bytes] = attrs.field(factory=dict)
-    why: str = ""
+    damage: str = ""
 
     @property
     def text(self) -> bytes:
@@ -118,24 +118,24 @@ class _Attempt:
 
     def find_intact(self, lost_values: set[str]) -> None:
         """Follow the chain of digests from the claim, using any intact copy of each record."""
-        self.lines, self.why = {}, ""
+        self.lines, self.damage = {}, ""
         spare = {line for body in self.bundles.values() for line in (body or b"").splitlines(keepends=True)}
         digest, number = START, 0
-        last = max([*self.records, *((numbers_in(each) or (0, 0))[1] for each in self.bundles)], default=-1)
-        while number <= last and not self.why:
+        last = max([*self.records, *((parse_bundle_numbers(each) or (0, 0))[1] for each in self.bundles)], default=-1)
+        while number <= last and not self.damage:
             body = self.records.get(number)
             if body is not None and is_end(body):
-                if not _is_sound_end(body):
-                    self.why = "the end of the attempt does not match its checksum"
+                if not _is_intact_end(body):
+                    self.damage = "the end of the attempt does not match its checksum"
                 elif any(at > number and not _is_fence(other) for at, other in self.records.items()):
-                    self.why = "it is missing, but later ones exist"  # a claim has put an end in its place
+                    self.damage = "it is missing, but later ones exist"  # a claim has put an end in its place
                 return
             if number == 1 and body is not None and is_mark(body):
-                kept = body if is_whole(body) else mark_of(secrets.token_hex(16))
+                lines = body if is_intact(body) else make_mark(secrets.token_hex(16))
             else:
-                kept, digest, self.why = _followed(body, digest, spare, lost_values)
-            if kept:
-                self.lines[number] = kept
+                lines, digest, self.damage = _follow_chain(body, digest, spare, lost_values)
+            if lines:
+                self.lines[number] = lines
             number += 1
 
 
@@ -157,8 +157,8 @@ class _Repair:
     def run(self) -> str:
         """Repair the run; return the prefix of the set-aside copy."""
         claimed = self._claim()
-        writer = self.runs.unread(self.workflow_id, claimed)
-        self.runs.bring(self.workflow_id, writer)
+        writer = self.runs.make_blank_writer(self.workflow_id, claimed)
+        self.runs.keep_alive(self.workflow_id, writer)
         try:
             self.keys = claimed.keys
             self._find_intact()
@@ -174,10 +174,10 @@ class _Repair:
             self._remove_values_and_messages()
         finally:
             self.runs.arriving.pop(self.workflow_id, None)
-            give_up(self.bucket, claimed.keys.at(claimed.attempt), self.workflow_id)
+            withdraw_claim(self.bucket, claimed.keys.at(claimed.attempt), self.workflow_id)
         return self._aside
 
-    def _claim(self) -> Claimed:
+    def _claim(self) -> ClaimedAttempt:
         """Claim the run, which ends all attempts; a damaged end is removed first."""
         newest = self._read(self.keys.attempts[-1])
         # An end after a gap has ended the attempt, too, so there is no owner to check.
@@ -188,12 +188,12 @@ class _Repair:
             for number in self.keys.attempts:
                 attempt = self._read(number)
                 for at, body in attempt.records.items():
-                    if body is not None and is_end(body) and not _is_sound_end(body):
+                    if body is not None and is_end(body) and not _is_intact_end(body):
                         if CLEARED.encode() in body:
                             raise
                         self._set_aside()
                         self._put_end(attempt.keys, at)
-                        self._note(attempt.keys.record(at), len(body), "the end of the attempt was written again")
+                        self._add_loss(attempt.keys.record(at), len(body), "the end of the attempt was written again")
             return self.runs.claim(self.workflow_id, take_over=is_ended)
 
     # --- what is intact --------------------------------------------------------------------------------------------
@@ -204,22 +204,22 @@ class _Repair:
         while True:
             for attempt in self._attempts.values():
                 attempt.find_intact(lost_values)
-            damage = self._first_damage()
+            damage = self._find_first_damage()
             if damage is None:
                 return
             number, error = damage
-            value = _value_in(error)
+            value = _parse_value_digest(error)
             if value and value not in lost_values:
                 lost_values.add(value)
             else:
                 self._dropped[number] = f"it continues lost records: {error}"
 
-    def _first_damage(self) -> tuple[int, Exception] | None:
+    def _find_first_damage(self) -> tuple[int, Exception] | None:
         """Read the run as each of its attempts left it; return the first remaining damage."""
         sound: list[int] = []
         self._generation = 0
         newest: CheckpointData | None = None
-        fetch = self.runs._fetch(self.workflow_id, self.keys)
+        fetch = self.runs._make_fetch(self.workflow_id, self.keys)
         for number, attempt in self._attempts.items():
             if not attempt.is_begun or number in self._dropped:
                 continue
@@ -243,23 +243,22 @@ class _Repair:
             place=lambda number: self.keys.at(number).root,
         )
         for notice in image.notices:
-            raise corrupt(self.keys.at(numbers[-1]).root, self.workflow_id, notice)
-        found = [image.data(index, fetch) for index in image.checkpoints()]
-        for data in found:
+            raise corrupt_object_error(self.keys.at(numbers[-1]).root, self.workflow_id, notice)
+        checkpoints = [image.data(index, fetch) for index in image.checkpoints()]
+        for data in checkpoints:
             check_values(data.held_values)
         check_values(result.held_output for result in image.history.results)
-        return found[-1] if found else None
+        return checkpoints[-1] if checkpoints else None
 
     def _read(self, number: int) -> _Attempt:
         keys = self.keys.at(number)
-        listed = [each.key for each in self.bucket.objects(keys.root, self.workflow_id)]
-        bodies = dict(zip(listed, self.bucket.get_all(listed, self.workflow_id), strict=True))
+        contents = {key: _unpack_or_none(body) for key, body in self._read_objects(keys.root)}
         records = {
-            at: _unpacked(body)
-            for key, body in bodies.items()
-            if key.startswith(f"{keys.records}/") and (at := number_in(key)) is not None
+            at: content
+            for key, content in contents.items()
+            if key.startswith(f"{keys.records}/") and (at := parse_record_number(key)) is not None
         }
-        bundles = {key: _unpacked(body) for key, body in bodies.items() if key.startswith(f"{keys.bundles}/")}
+        bundles = {key: content for key, content in contents.items() if key.startswith(f"{keys.bundles}/")}
         return _Attempt(keys, records, bundles)
 
     # --- what is done about it -------------------------------------------------------------------------------------
@@ -269,112 +268,113 @@ class _Repair:
         if self._aside:
             return
         name = self.keys.run.removeprefix(f"{RUNS}/")
-        moment = self.bucket.now(self.workflow_id)
+        moment = self.bucket.read_server_time(self.workflow_id)
         self._aside = f"{DAMAGED}/{name}-{moment:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
-        keys = [each.key for each in self.bucket.objects(self.keys.run, self.workflow_id)]
-        copies = [lambda key=key: self.bucket.copy(key, f"{self._aside}/{key}", self.workflow_id) for key in keys]
-        for _ in self.bucket.each(copies):
-            pass
+        keys = self.bucket.list_keys(self.keys.run, self.workflow_id)
+        self.bucket.call_for_each(lambda key: self.bucket.copy(key, f"{self._aside}/{key}", self.workflow_id), keys)
 
     def _apply(self, attempt: _Attempt) -> None:
         """Put the intact records of an attempt in their places, and an end after them."""
         keys, records = attempt.keys, attempt.records
-        detail = self._dropped.get(keys.attempt, attempt.why)
-        kept = {} if keys.attempt in self._dropped or 0 not in attempt.lines else attempt.lines
-        for number, line in kept.items():
+        detail = self._dropped.get(keys.attempt, attempt.damage)
+        intact = {} if keys.attempt in self._dropped or 0 not in attempt.lines else attempt.lines
+        for number, line in intact.items():
             if records.get(number) != line:
                 self._put(keys.record(number), line)
-        doomed = [key for key, body in attempt.bundles.items() if body != _bundle_of(key, kept)]
+        doomed = [key for key, body in attempt.bundles.items() if body != _join_bundle(key, intact)]
         if detail:
-            end = max(len(kept), 1)
+            end = max(len(intact), 1)
             self._put_end(keys, end)
-            after = [number for number in records if number > end or number not in kept]
+            after = [number for number in records if number > end or number not in intact]
             for number in after:
                 if number != end and _is_any_end(records[number]):
                     self._put_end(keys, number)
                 elif number != end:
                     doomed.append(keys.record(number))
             size = sum(len(records[number] or b"") for number in after if not _is_any_end(records[number]))
-            place = keys.record(len(kept)) if attempt.why else keys.root
-            self._note(place, size, detail)
+            place = keys.record(len(intact)) if attempt.damage else keys.root
+            self._add_loss(place, size, detail)
         self.bucket.delete(doomed, self.workflow_id, "repair")
 
     def _remove_values_and_messages(self) -> None:
         """Remove damaged large values and messages; no remaining record names the values."""
         doomed = []
-        for key, body in self._objects(self.keys.values):
-            content = _unpacked(body)
+        for key, body in self._read_objects(self.keys.values):
+            content = _unpack_or_none(body)
             if content is None or sha256(content).hexdigest() != key.rpartition("/")[2]:
                 doomed.append(key)
-        for key, body in self._objects(self.keys.signals):
+        for key, body in self._read_objects(self.keys.signals):
             try:
-                read_signal(body or b"", self.workflow_id, key)
+                parse_signal(body or b"", self.workflow_id, key)
             except DAMAGE as error:
                 doomed.append(key)
-                self._note(key, len(body or b""), str(error))
+                self._add_loss(key, len(body or b""), str(error))
         self.bucket.delete(doomed, self.workflow_id, "repair")
 
-    def _objects(self, prefix: str) -> list[tuple[str, bytes | None]]:
-        keys = [each.key for each in self.bucket.objects(prefix, self.workflow_id)]
+    def _read_objects(self, prefix: str) -> list[tuple[str, bytes | None]]:
+        """Return the objects under a prefix, by key."""
+        keys = self.bucket.list_keys(prefix, self.workflow_id)
         return [*zip(keys, self.bucket.get_all(keys, self.workflow_id), strict=True)]
 
     def _put(self, key: str, line: bytes) -> None:
-        self.bucket.overwrite(key, packed(line), self.workflow_id, "repair")
+        self.bucket.overwrite(key, pack(line), self.workflow_id, "repair")
 
     def _put_end(self, keys: AttemptKeys, number: int) -> None:
-        self._put(keys.record(number), AttemptEnd(RELEASED, self.runs.now(), secrets.token_hex(16)).line())
+        self._put(keys.record(number), AttemptEnd(RELEASED, self.runs.format_now(), secrets.token_hex(16)).line())
 
-    def _note(self, place: str, size: int, detail: str) -> None:
+    def _add_loss(self, place: str, size: int, detail: str) -> None:
         self.lost.append(Loss(place, size, detail))
 
 
-def _followed(body: bytes | None, digest: bytes, spare: set[bytes], lost_values: set[str]) -> tuple[bytes, bytes, str]:
+def _follow_chain(
+    body: bytes | None, digest: bytes, spare: set[bytes], lost_values: set[str]
+) -> tuple[bytes, bytes, str]:
     """Return the lines of an object that follow a digest, the digest after them, and the damage of the rest."""
     lines = [] if body is None else body.splitlines(keepends=True)
-    if lines[0:1] == [] or verify_line(lines[0][:-1], digest) is None:
-        lines = _from_spare(digest, spare) or lines
-    kept: list[bytes] = []
-    why = "" if lines else "it is missing or unreadable"
+    if not lines or verify_line(lines[0][:-1], digest) is None:
+        lines = _find_spare(digest, spare) or lines
+    intact: list[bytes] = []
+    damage = "" if lines else "it is missing or unreadable"
     for line in lines:
         following = verify_line(line[:-1], digest) if line[-1:] == b"\n" else None
-        named = next((value for value in lost_values if value.encode() in line), None)
+        lost = next((value for value in lost_values if value.encode() in line), None)
         if following is None:
-            why = "a record does not match its checksum"
-        elif named is not None:
-            why = f"it needs the large value {named[:12]}, which is damaged"
-        if why or following is None:
+            damage = "a record does not match its checksum"
             break
-        kept.append(line)
+        if lost is not None:
+            damage = f"it needs the large value {lost[:12]}, which is damaged"
+            break
+        intact.append(line)
         digest = following
-    if why and kept and kept[-1].startswith(_ADOPTION):
-        kept.pop()  # it is useless without the record after it
-    return b"".join(kept), digest, why
+    if damage and intact and intact[-1].startswith(_ADOPTION):
+        intact.pop()  # it is useless without the record after it
+    return b"".join(intact), digest, damage
 
 
-def _from_spare(digest: bytes, spare: set[bytes]) -> list[bytes]:
+def _find_spare(digest: bytes, spare: set[bytes]) -> list[bytes]:
     """Return the lines of the next object (a record, and the adoption before it) from copies of single lines."""
-    found: list[bytes] = []
-    while not found or found[-1].startswith(_ADOPTION):
+    lines: list[bytes] = []
+    while not lines or lines[-1].startswith(_ADOPTION):
         for line in spare:
             following = verify_line(line[:-1], digest)
             if following is not None:
-                found.append(line)
+                lines.append(line)
                 digest = following
                 break
         else:
             return []
-    return found
+    return lines
 
 
-def _bundle_of(key: str, lines: Mapping[int, bytes]) -> bytes:
-    first, last = numbers_in(key) or (0, -1)
-    held = [lines.get(number, b"") for number in range(first, last + 1)]
-    return b"".join(line for line in held if not is_mark(line)) if all(held) else b""
+def _join_bundle(key: str, lines: Mapping[int, bytes]) -> bytes:
+    first, last = parse_bundle_numbers(key) or (0, -1)
+    records = [lines.get(number, b"") for number in range(first, last + 1)]
+    return b"".join(line for line in records if not is_mark(line)) if all(records) else b""
 
 
-def _unpacked(body: bytes | None) -> bytes | None:
+def _unpack_or_none(body: bytes | None) -> bytes | None:
     try:
-        return None if body is None else unpacked(body)
+        return None if body is None else unpack(body)
     except InflationError:
         return None
 
@@ -385,18 +385,19 @@ def _is_any_end(body: bytes | None) -> bool:
 
 def _is_fence(body: bytes | None) -> bool:
     """Return whether an object is an end that a claim may have put after another end."""
-    return body is not None and is_end(body) and (not _is_sound_end(body) or end_in(body).kind == FENCED)
+    return body is not None and is_end(body) and (not _is_intact_end(body) or parse_end(body).kind == FENCED)
 
 
-def _is_sound_end(body: bytes) -> bool:
+def _is_intact_end(body: bytes) -> bool:
     try:
-        end_in(body)
+        parse_end(body)
     except (ValueError, KeyError, TypeError):
         return False
     return True
 
 
-def _value_in(error: Exception) -> str:
+def _parse_value_digest(error: Exception) -> str:
     """Return the digest of the large value that an error names."""
     place = error.location if isinstance(error, CheckpointCorruptedError) else ""
-    return place.rpartition("/")[2] if "/" in place and len(place.rpartition("/")[2]) == 64 else ""
+    _, slash, name = place.rpartition("/")
+    return name if slash and len(name) == 64 else ""

@@ -11,18 +11,17 @@ from time import monotonic
 from typing import Any
 
 from flowckpt.core.codec import dumps, encode
-from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.codec.checkpoints import encode_head
 from flowckpt.core.codec.results import Blobs, encode_time
 from flowckpt.core.records import CheckpointData, HistoryView, Status
 from flowckpt.core.records.generation import start_of_run
 from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
-from flowckpt.stores.log.image import RunImage
+from flowckpt.stores.log.image import LoadedRun
 from flowckpt.stores.log.segment import chain_line
 from flowckpt.stores.objects.attempt import CLEARED, RELEASED, AttemptEnd, is_end
 from flowckpt.stores.objects.bucket import Bucket
-from flowckpt.stores.objects.claim import sweep, sweep_values
-from flowckpt.stores.objects.layout import AttemptKeys, RunKeys, packed, unpacked
+from flowckpt.stores.objects.claim import ClaimedAttempt, read_keys, sweep, sweep_values, withdraw_claim
+from flowckpt.stores.objects.layout import RunKeys, pack, unpack
 from flowckpt.stores.runs_base import RunWriter, refuse_write
 
 
@@ -30,19 +29,25 @@ class ObjectRunWriter(RunWriter):
     """Writes to one run in a bucket.
 
     Args:
-        writer: the writer of the claimed attempt.
-        image: the run as read after the claim.
-        token: the random name of this owner.
+        claimed: the claimed attempt.
+        found: the run as read after the claim.
+        writer: the writer of the attempt, if one exists already.
     """
 
     def __init__(
-        self, bucket: Bucket, keys: RunKeys, *, writer: AttemptWriter, image: RunImage, token: str, fetch: Fetch
+        self, bucket: Bucket, claimed: ClaimedAttempt, found: LoadedRun, writer: AttemptWriter | None = None
     ) -> None:
-        values = {digest for blobs in image.history.blobs.values() for digest in blobs}
-        attempt, last_sequence = writer.keys.attempt, image.last_sequence
-        super().__init__(image.workflow_id, attempt, token, last_sequence=last_sequence, values=values, fetch=fetch)
-        self.keys = keys
-        self.writer = writer
+        image = found.image
+        super().__init__(
+            image.workflow_id,
+            claimed.attempt,
+            claimed.token,
+            last_sequence=image.last_sequence,
+            values={digest for blobs in image.history.blobs.values() for digest in blobs},
+            fetch=found.fetch,
+        )
+        self.keys = claimed.keys
+        self.writer = writer or AttemptWriter(bucket, claimed, image.workflow_id)
         self._bucket = bucket
         self._image = image
         self._last: CheckpointData | None = None  # None if a list must read the run to find its newest checkpoint
@@ -84,7 +89,7 @@ class ObjectRunWriter(RunWriter):
         blobs, missing = self._find_new_values(view, held, of_head)
         if missing:
             bodies = [
-                (self.keys.value(digest), lambda blob=blob: packed(blob.content())) for digest, blob in missing.items()
+                (self.keys.value(digest), lambda blob=blob: pack(blob.content())) for digest, blob in missing.items()
             ]
             self._adds_values = True
             self._bucket.create_all(bodies, self.workflow_id, "save")
@@ -101,11 +106,11 @@ class ObjectRunWriter(RunWriter):
                     sweep_values(self._bucket, self.keys, self.workflow_id)
             raise
         if data.status is not Status.RUNNING:  # it ends or waits: do not report that for a removed run
-            self._check_is_there()
+            self._check_exists()
 
-    def _check_is_there(self) -> None:
+    def _check_exists(self) -> None:
         try:
-            self.writer.check_is_there()
+            self.writer.check_exists()
         except VanishedError:
             raise
         except CheckpointStorageError:  # the save itself succeeded
@@ -139,7 +144,7 @@ class ObjectRunWriter(RunWriter):
             self.writer.append(*beginning, dumps({"deletes": sequences})[:-1].encode())
             acknowledge()
 
-    def share_from(self, source: RunKeys, sizes: Mapping[str, int]) -> None:
+    def copy_values_from(self, source: RunKeys, sizes: Mapping[str, int]) -> None:
         """Copy large values of another run within the bucket, as far as they exist."""
         with self._lock_if_usable():
             missing = [digest for digest in sizes if digest not in self._values]
@@ -148,24 +153,24 @@ class ObjectRunWriter(RunWriter):
             def copy(digest: str) -> bool:
                 return self._bucket.copy(source.value(digest), self.keys.value(digest), self.workflow_id)
 
-            is_there = self._bucket.each([lambda digest=digest: copy(digest) for digest in missing])  # type: ignore[misc]
-            self._values |= {digest for digest, found in zip(missing, is_there, strict=True) if found}
+            are_copied = self._bucket.map(copy, missing)
+            self._values |= {digest for digest, is_copied in zip(missing, are_copied, strict=True) if is_copied}
 
     def drop_earlier(self) -> None:
         """Remove the attempts before this one, and the large values that only they used."""
         bucket, run, keys = self._bucket, self.workflow_id, self.keys
         sweep(bucket, [keys.at(attempt) for attempt in keys.attempts if attempt < self.attempt], run)
-        kept = {keys.value(digest) for digest in self._values}
-        bucket.delete([each.key for each in bucket.objects(keys.values, run) if each.key not in kept], run, "save")
+        used = {keys.value(digest) for digest in self._values}
+        bucket.delete([key for key in bucket.list_keys(keys.values, run) if key not in used], run, "save")
 
     @property
-    def leaves_values(self) -> bool:
+    def has_unused_values(self) -> bool:
         """Whether it added large values to a run without records, so that nothing refers to them."""
         return self._adds_values and not self.writer.has_written and not self._image.records
 
     # --- ends and heartbeats ------------------------------------------------------------------------------------
 
-    def give_sign(self, interval: float) -> None:
+    def send_heartbeat(self, interval: float) -> None:
         """Check for a later owner and overwrite the heartbeat, unless something was written recently.
 
         Args:
@@ -198,8 +203,7 @@ class ObjectRunWriter(RunWriter):
                 return False
             if self.writer.has_written:
                 return self.writer.finish(AttemptEnd(RELEASED, now, self.token, self._summary()))
-            keys = self.writer.keys
-            self._bucket.delete([keys.record(0), keys.alive], self.workflow_id, "release")
+            withdraw_claim(self._bucket, self.writer.keys, self.workflow_id)
             return False
 
     def entomb(self, now: str) -> None:
@@ -258,11 +262,6 @@ _log = logging.getLogger("flowckpt")
 class AttemptWriter:
     """Creates the records of one attempt.
 
-    Args:
-        claim: the line of the claim.
-        digest: its digest.
-        newest_attempt: returns the number of the newest attempt; None if the run was cleared.
-
     Attributes:
         keys: the keys of the attempt.
         is_poisoned: whether a failed save forbids further writes.
@@ -270,26 +269,16 @@ class AttemptWriter:
         wrote_at: the time of the last write, by a monotonic clock.
     """
 
-    def __init__(
-        self,
-        bucket: Bucket,
-        keys: AttemptKeys,
-        *,
-        workflow_id: str,
-        claim: bytes,
-        digest: bytes,
-        newest_attempt: Callable[[], int | None],
-    ) -> None:
-        self.keys = keys
+    def __init__(self, bucket: Bucket, claimed: ClaimedAttempt, workflow_id: str) -> None:
+        self.keys = claimed.attempt_keys
         self.is_poisoned = False
         self.has_written = False
         self.wrote_at = monotonic()
         self._bucket = bucket
         self._workflow_id = workflow_id
-        self._digest = digest
+        self._digest = claimed.digest
         self._number = 1
-        self._lines = [claim]  # in no bundle yet
-        self._newest_attempt = newest_attempt
+        self._lines = [claimed.line]  # in no bundle yet
         self._pending: tuple[bytes, bytes] | None = None  # the last record, if it is not acknowledged
         self._fence: FencedError | None = None
 
@@ -303,7 +292,7 @@ class AttemptWriter:
             FencedError: another attempt has started, or the run was cleared; nothing is acknowledged.
             CheckpointStorageError: the request failed; if the outcome is unknown, nothing more may be written.
         """
-        self._pending = self._sealed(bodies)
+        self._pending = self._chain(bodies)
         self._put_pending()
 
     def repeat_unknown_save(self) -> None:
@@ -317,9 +306,9 @@ class AttemptWriter:
         """
         if self._pending is not None and self.is_poisoned:
             self._put_pending(patience=0.0)
-        self.check_is_there(patience=0.0)
+        self.check_exists(patience=0.0)
 
-    def check_is_there(self, *, patience: float | None = None) -> None:
+    def check_exists(self, *, patience: float | None = None) -> None:
         """Refuse to continue if another program removed the run's objects.
 
         Args:
@@ -346,7 +335,7 @@ class AttemptWriter:
         if len(self._lines) >= BUNDLE:
             self._bundle()
 
-    def _sealed(self, bodies: tuple[bytes, ...]) -> tuple[bytes, bytes]:
+    def _chain(self, bodies: tuple[bytes, ...]) -> tuple[bytes, bytes]:
         """Return the lines of the next record, chained to the previous ones, and their last digest."""
         text, digest = b"", self._digest
         for body in bodies:
@@ -360,7 +349,7 @@ class AttemptWriter:
         self.is_poisoned = self.has_written = True  # until it is acknowledged, whatever is raised
         try:
             other = self._bucket.create(
-                self.keys.record(self._number), packed(text), self._workflow_id, "save", patience=patience
+                self.keys.record(self._number), pack(text), self._workflow_id, "save", patience=patience
             )
         except CheckpointStorageError as error:
             if not error.is_outcome_unknown:
@@ -369,8 +358,7 @@ class AttemptWriter:
         self.is_poisoned = False
         if other is not None:
             self.has_written = had_written
-            newest = self._newest_attempt()
-            self._fence = FencedError(self._workflow_id, attempt=self.keys.attempt, newest_attempt=newest)
+            self._fence = self._fenced_error()
             raise self._fence
         self.wrote_at = monotonic()
         self._number += 1
@@ -391,17 +379,22 @@ class AttemptWriter:
         number = self._number
         for each in (number, number + 1)[: 1 + self.is_poisoned]:  # an unacknowledged record may exist
             found = self._bucket.get(self.keys.record(each), self._workflow_id)
-            if found is not None and is_end(unpacked(found)):
-                newest = self._newest_attempt()
-                return FencedError(self._workflow_id, attempt=self.keys.attempt, newest_attempt=newest)
+            if found is not None and is_end(unpack(found)):
+                return self._fenced_error()
         return None
+
+    def _fenced_error(self) -> FencedError:
+        """Return the error of a save that another owner refuses; it names no newest attempt if the run was cleared."""
+        listed = read_keys(self._bucket, self._workflow_id)
+        newest = listed.attempts[-1] if listed.life == self.keys.life and listed.attempts else None
+        return FencedError(self._workflow_id, attempt=self.keys.attempt, newest_attempt=newest)
 
     def _bundle(self) -> None:
         """Copy the last records into one object, for faster reading. Readers can do without it."""
         lines, self._lines = self._lines, []
         if sum(map(len, lines)) > _LARGEST_BUNDLE:
             return  # too large to upload twice
-        body = packed(b"".join(lines))
+        body = pack(b"".join(lines))
         try:
             self._bucket.overwrite(
                 self.keys.bundle(self._number - len(lines), self._number - 1), body, self._workflow_id, "bundle"
@@ -415,12 +408,12 @@ class AttemptWriter:
         Args:
             end: the end.
         """
-        body = packed(end.line())
+        body = pack(end.line())
         for number in (self._number, self._number + 1):
             other = self._bucket.create(self.keys.record(number), body, self._workflow_id, "release")
             if other is None:
                 return True
-            if not self.is_poisoned or is_end(unpacked(other)):
+            if not self.is_poisoned or is_end(unpack(other)):
                 break  # otherwise it is our record, whose save was not answered
         return False
 
@@ -443,23 +436,23 @@ class AttemptWriter:
             refuse_write(self._workflow_id, self.keys.attempt, self._fence, f"in {self._bucket}")
 
 
-class GatheringWriter(AttemptWriter):
+class BulkWriter(AttemptWriter):
     """Creates the records of an attempt that counts only once it has its end, with many lines per object."""
 
     _gathered = b""
 
     def append(self, *bodies: bytes) -> None:
         """Collect lines, and put them into one object when there are enough."""
-        text, self._digest = self._sealed(bodies)
+        text, self._digest = self._chain(bodies)
         self._gathered += text
         self.has_written = True
         if len(self._gathered) >= _ENOUGH:
-            self._put_gathered()
+            self._flush()
 
-    def check_is_there(self, *, patience: float | None = None) -> None:
+    def check_exists(self, *, patience: float | None = None) -> None:
         """Do nothing: its records count only with its end, whose creation does the check."""
 
-    def mark(self, content: bytes) -> None:
+    def write_mark(self, content: bytes) -> None:
         """Create a record outside the chain of lines.
 
         Args:
@@ -469,10 +462,10 @@ class GatheringWriter(AttemptWriter):
 
     def finish(self, end: AttemptEnd) -> bool:
         """Put the remaining lines and then the end; return whether the end was written."""
-        self._put_gathered()
+        self._flush()
         return self.end(end)
 
-    def _put_gathered(self) -> None:
+    def _flush(self) -> None:
         text, self._gathered = self._gathered, b""
         if text:
             self._put(text)

@@ -8,7 +8,7 @@ import secrets
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 
@@ -26,27 +26,27 @@ from flowckpt.errors import (
 )
 from flowckpt.stores.base import Lease
 from flowckpt.stores.leases import LeaseTimes
-from flowckpt.stores.log.image import RunImage
+from flowckpt.stores.log.image import LoadedRun, RunImage
 from flowckpt.stores.objects import repair
-from flowckpt.stores.objects.attempt import CLEARED, AttemptEnd, mark_of
+from flowckpt.stores.objects.attempt import CLEARED, AttemptEnd, make_mark
 from flowckpt.stores.objects.bucket import Bucket, check_conditions
 from flowckpt.stores.objects.claim import (
-    Claimed,
+    ClaimedAttempt,
     Claimer,
-    current_keys,
     finish_clearing,
-    give_up,
+    read_keys,
+    read_keys_at,
     sweep_former,
     sweep_late,
     sweep_values,
+    withdrawn_on_error,
 )
-from flowckpt.stores.objects.layout import INDEX, RunKeys, run_keys
-from flowckpt.stores.objects.reader import ObjectReader, RunRead, listed_runs
-from flowckpt.stores.objects.run_writer import AttemptWriter, GatheringWriter, ObjectRunWriter
+from flowckpt.stores.objects.layout import INDEX
+from flowckpt.stores.objects.reader import ObjectReader, RunRead, list_run_keys
+from flowckpt.stores.objects.run_writer import AttemptWriter, BulkWriter, ObjectRunWriter
 from flowckpt.stores.objects.signals import send_signal
 from flowckpt.stores.queries import Repaired
 
-W = TypeVar("W", bound=AttemptWriter)
 _log = logging.getLogger("flowckpt")
 
 
@@ -74,14 +74,9 @@ class ObjectRuns(ObjectReader):
         self, workflow_id: str, *, take_over: bool, at_least: int, previous: ObjectRunWriter | None
     ) -> tuple[ObjectRunWriter, CheckpointData | None, tuple[str, ...]]:
         claimed = self.claim(workflow_id, take_over=take_over, at_least=at_least)
-        if previous is not None:
-            self.owned.pop(workflow_id).close()
-        try:
-            found = self.read(workflow_id, keys=claimed.keys)
-            return self.writer_for(claimed, found), found.latest(), ()
-        except BaseException:
-            give_up(self.bucket, claimed.keys.at(claimed.attempt), workflow_id)
-            raise
+        with withdrawn_on_error(self.bucket, claimed, workflow_id):
+            writer, found = self._read_claimed(workflow_id, claimed)
+            return writer, found.latest(), ()
 
     def acquire(self, workflow_id: str, *, take_over: bool = False, at_least: int = 1) -> Lease:
         """Claim the run's next attempt, then read the run."""
@@ -90,7 +85,7 @@ class ObjectRuns(ObjectReader):
             sweep_late(self.bucket, self.owned[workflow_id].keys, workflow_id)
         return lease
 
-    def claim(self, workflow_id: str, **options: Any) -> Claimed:
+    def claim(self, workflow_id: str, **options: Any) -> ClaimedAttempt:
         """Claim the next attempt of a run, without reading the run.
 
         Args:
@@ -98,17 +93,21 @@ class ObjectRuns(ObjectReader):
             workflow_id: the run.
         """
         self._probe()
-        return self.claimer(workflow_id, **options).claim(self.bucket)
+        return self.make_claimer(workflow_id, **options).claim()
 
     def _claim_next(self, writer: ObjectRunWriter) -> ObjectRunWriter:
-        run, keys = writer.workflow_id, writer.keys
+        run = writer.workflow_id
         claimed = self.claim(run, after=writer.attempt)
-        self.owned.pop(run).close()
-        try:
-            return self.writer_for(claimed, self.read(run, keys=claimed.keys))
-        except BaseException:
-            give_up(self.bucket, keys.at(claimed.attempt), run)
-            raise
+        with withdrawn_on_error(self.bucket, claimed, run):
+            return self._read_claimed(run, claimed)[0]
+
+    def _read_claimed(self, workflow_id: str, claimed: ClaimedAttempt) -> tuple[ObjectRunWriter, RunRead]:
+        """Read a run after a claim, which ends this store's earlier one, and return the new writer and what was read."""
+        previous = self.owned.pop(workflow_id, None)
+        if previous is not None:
+            previous.close()
+        found = self.read(workflow_id, keys=claimed.keys)
+        return ObjectRunWriter(self.bucket, claimed, found), found
 
     def _drop_earlier_generations(self, writer: ObjectRunWriter, sequence: int) -> None:
         try:
@@ -123,58 +122,24 @@ class ObjectRuns(ObjectReader):
                 check_conditions(self.bucket)
                 self._is_probed = True
 
-    def claimer(self, workflow_id: str, **options: Any) -> Claimer:
+    def make_claimer(self, workflow_id: str, **options: Any) -> Claimer:
         """Return a claimer for this process.
 
         Args:
             **options: as for `Claimer`.
             workflow_id: the run.
         """
-        return Claimer(workflow_id, self._process(), self._times.seconds, self._clock.now(), **options)
+        now = self._clock.now()
+        return Claimer(self.bucket, workflow_id, self._process(), self._times.seconds, now, **options)
 
-    def now(self) -> str:
+    def format_now(self) -> str:
         """Return the time in the format of records."""
         return encode_time(self._clock.now())
 
-    def bring(self, workflow_id: str, writer: ObjectRunWriter) -> None:
+    def keep_alive(self, workflow_id: str, writer: ObjectRunWriter) -> None:
         """Send heartbeats for a run that is being imported."""
         self.arriving[workflow_id] = writer
         self._heartbeat.start()
-
-    def written(self, claimed: Claimed, workflow_id: str, writer: type[W]) -> W:
-        """Return the writer of a claimed attempt.
-
-        Args:
-            claimed: the attempt.
-            workflow_id: the run.
-            writer: the class of the writer.
-        """
-        keys = claimed.keys
-        return writer(
-            self.bucket,
-            keys.at(claimed.attempt),
-            workflow_id=workflow_id,
-            claim=claimed.line,
-            digest=claimed.digest,
-            newest_attempt=lambda: self._newest_attempt(workflow_id, keys),
-        )
-
-    def writer_for(self, claimed: Claimed, found: RunRead, writer: AttemptWriter | None = None) -> ObjectRunWriter:
-        """Return the run writer for a claimed attempt.
-
-        Args:
-            claimed: the attempt.
-            found: the run as read below it.
-            writer: its attempt writer, if one exists already.
-        """
-        return ObjectRunWriter(
-            self.bucket,
-            claimed.keys,
-            writer=writer or self.written(claimed, found.image.workflow_id, AttemptWriter),
-            image=found.image,
-            token=claimed.token,
-            fetch=found.fetch,
-        )
 
     def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
         """Write a whole run under a claim that readers ignore, then end the claim."""
@@ -184,18 +149,13 @@ class ObjectRuns(ObjectReader):
         """Set aside the damaged parts of a run, and keep the rest."""
         return repair.repair_run(self, workflow_id)
 
-    def _newest_attempt(self, workflow_id: str, keys: RunKeys) -> int | None:
-        """Return the newest attempt of a run; None if the life of `keys` has ended."""
-        found = current_keys(self.bucket, workflow_id)
-        return found.attempts[-1] if found.life == keys.life and found.attempts else None
-
     def renew_leases(self) -> bool:
         """Send heartbeats for all owned runs, report lost ones, and return whether any are owned."""
         owned = [each for each in [*self.owned.values(), *self.arriving.values()] if each.is_mine]
         failure: CheckpointStorageError | None = None
         for each in owned:
             try:
-                each.give_sign(self._times.interval)
+                each.send_heartbeat(self._times.interval)
             except CheckpointStorageError as error:  # the other runs may be lost soon, too
                 failure = error
         if failure is not None:
@@ -206,14 +166,14 @@ class ObjectRuns(ObjectReader):
         """Copy large values of another run to an owned run, on the server."""
         owned = self.owned.get(workflow_id)
         if owned is not None:
-            owned.share_from(current_keys(self.bucket, source_id), sizes)
+            owned.copy_values_from(read_keys(self.bucket, source_id), sizes)
 
     def _give_up(self, writer: ObjectRunWriter) -> None:
-        if writer.leaves_values and writer.is_mine:
+        if writer.has_unused_values and writer.is_mine:
             with contextlib.suppress(FencedError):  # its new owner clears it then
-                writer.entomb(self.now())
+                writer.entomb(self.format_now())
                 self.finish_clearing(writer.workflow_id, writer)
-        writer.release(self.now())
+        writer.release(self.format_now())
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
         """Create the object of a message, also without owning the run; return whether it is new."""
@@ -224,7 +184,7 @@ class ObjectRuns(ObjectReader):
         """Delete messages for a run."""
         owned = self.owned.get(workflow_id)
         if signal_ids:
-            keys = current_keys(self.bucket, workflow_id) if owned is None else owned.keys
+            keys = read_keys(self.bucket, workflow_id) if owned is None else owned.keys
             self.bucket.delete([keys.signal(each) for each in signal_ids], workflow_id, "signal")
 
     def note_live(self, writer: ObjectRunWriter, content: bytes) -> None:
@@ -241,11 +201,11 @@ class ObjectRuns(ObjectReader):
 
     def clear_index(self) -> None:
         """Remove the index of results."""
-        self.bucket.delete([each.key for each in self.bucket.objects(INDEX, "")], "", "clear the index")
+        self.bucket.delete_under(INDEX, "", "clear the index")
 
     def clear(self, workflow_id: str) -> None:
         """Remove a run, after a tombstone."""
-        keys = current_keys(self.bucket, workflow_id)
+        keys = read_keys(self.bucket, workflow_id)
         if keys.attempts:
             self._entomb(workflow_id)
         sweep_former(self.bucket, keys, workflow_id)
@@ -253,8 +213,8 @@ class ObjectRuns(ObjectReader):
     def _entomb(self, workflow_id: str) -> None:
         owned = self.owned.get(workflow_id)
         if owned is None or not owned.is_mine:
-            owned = self.unread(workflow_id, self.claim(workflow_id))
-        now = self.now()
+            owned = self.make_blank_writer(workflow_id, self.claim(workflow_id))
+        now = self.format_now()
         try:
             owned.entomb(now)
         except FencedError as error:
@@ -268,7 +228,9 @@ class ObjectRuns(ObjectReader):
         self.owned.pop(workflow_id, None)
         self.finish_clearing(workflow_id, owned)
 
-    def unread(self, workflow_id: str, claimed: Claimed, writer: AttemptWriter | None = None) -> ObjectRunWriter:
+    def make_blank_writer(
+        self, workflow_id: str, claimed: ClaimedAttempt, writer: AttemptWriter | None = None
+    ) -> ObjectRunWriter:
         """Return the writer of an attempt that does not continue the run.
 
         Args:
@@ -276,8 +238,8 @@ class ObjectRuns(ObjectReader):
             claimed: the attempt.
             writer: its attempt writer, if one exists already.
         """
-        nothing = RunRead(RunImage(workflow_id), self._fetch(workflow_id, claimed.keys), claimed.keys)
-        return self.writer_for(claimed, nothing, writer)
+        nothing = LoadedRun(RunImage(workflow_id), self._make_fetch(workflow_id, claimed.keys))
+        return ObjectRunWriter(self.bucket, claimed, nothing, writer)
 
     def finish_clearing(self, workflow_id: str, writer: ObjectRunWriter) -> None:
         """Remove the objects of a run that has a tombstone.
@@ -286,18 +248,16 @@ class ObjectRuns(ObjectReader):
             workflow_id: the run.
             writer: the writer of the attempt with the tombstone.
         """
-        found = current_keys(self.bucket, workflow_id)
-        if found.life == writer.keys.life:
-            finish_clearing(self.bucket, found, writer.attempt, workflow_id)
+        keys = read_keys(self.bucket, workflow_id)
+        if keys.life == writer.keys.life:
+            finish_clearing(self.bucket, keys, writer.attempt, workflow_id)
 
     def tidy(self) -> None:
         """Remove the remains of all runs' former lives."""
-        works = [lambda run=run: self._tidy_run(run) for run in listed_runs(self.bucket)]
-        for _ in self.bucket.each(works):
-            pass
+        self.bucket.call_for_each(self._tidy_run, list_run_keys(self.bucket))
 
     def _tidy_run(self, run: str) -> None:
-        sweep_former(self.bucket, run_keys(run, self.bucket.names(run, run)), run)
+        sweep_former(self.bucket, read_keys_at(self.bucket, run), run)
 
 
 # Importing a whole run: it is written under a claim with an import mark, and visible as soon as that has its end.
@@ -328,15 +288,14 @@ def receive_run(runs: ObjectRuns, workflow_id: str, checkpoints: Callable[[], It
         began_at.setdefault(data.attempt, data.saved_at)
     if not began_at:
         return
-    claimed = _claimed_alone(runs, workflow_id, max(began_at), began_at[max(began_at)])
+    claimed = _claim_alone(runs, workflow_id, max(began_at), began_at[max(began_at)])
     arrival = _BulkImport(runs, workflow_id, claimed, began_at)
     try:
         arrival.write(checkpoints())
-    except FencedError as error:
+    except BaseException as error:
         arrival.withdraw()
-        raise _overtaken(workflow_id) from error
-    except BaseException:
-        arrival.withdraw()
+        if isinstance(error, FencedError):
+            raise _overtaken_error(workflow_id) from error
         raise
     finally:
         runs.arriving.pop(workflow_id, None)
@@ -350,7 +309,7 @@ def _check_absent(runs: ObjectRuns, workflow_id: str) -> None:
         raise RunLockedError(workflow_id, holder=str(owner))
 
 
-def _claimed_alone(runs: ObjectRuns, workflow_id: str, attempt: int, began_at: datetime) -> Claimed:
+def _claim_alone(runs: ObjectRuns, workflow_id: str, attempt: int, began_at: datetime) -> ClaimedAttempt:
     """Claim an attempt of a run without other attempts."""
     for _ in range(_PATIENCE):
         if runs.read(workflow_id).image.records:
@@ -358,17 +317,12 @@ def _claimed_alone(runs: ObjectRuns, workflow_id: str, attempt: int, began_at: d
         claimed = runs.claim(workflow_id, at_least=attempt, began_at=began_at, gives_way=True)
         if claimed.attempt == attempt and not claimed.keys.attempts:
             return claimed
-        owned = runs.unread(workflow_id, claimed)
-        try:
-            exists = bool(runs.read(workflow_id, keys=claimed.keys).image.records)
-        except BaseException:
-            give_up(runs.bucket, owned.writer.keys, workflow_id)
-            raise
-        if exists:
-            give_up(runs.bucket, owned.writer.keys, workflow_id)
-            raise RunExistsError(workflow_id)
-        owned.entomb(runs.now())
-        runs.finish_clearing(workflow_id, owned)
+        with withdrawn_on_error(runs.bucket, claimed, workflow_id):
+            if runs.read(workflow_id, keys=claimed.keys).image.records:
+                raise RunExistsError(workflow_id)
+        writer = runs.make_blank_writer(workflow_id, claimed)
+        writer.entomb(runs.format_now())
+        runs.finish_clearing(workflow_id, writer)
     raise CheckpointStorageError(
         f"run {workflow_id!r} could not be imported: another process starts it again and again",
         workflow_id=workflow_id,
@@ -376,7 +330,7 @@ def _claimed_alone(runs: ObjectRuns, workflow_id: str, attempt: int, began_at: d
     )
 
 
-def _overtaken(workflow_id: str) -> RunLockedError:
+def _overtaken_error(workflow_id: str) -> RunLockedError:
     return RunLockedError(workflow_id, holder="another process, which took it over during the import")
 
 
@@ -388,66 +342,68 @@ class _BulkImport:
         began_at: when each of its attempts started.
     """
 
-    def __init__(self, runs: ObjectRuns, workflow_id: str, claimed: Claimed, began_at: dict[int, datetime]) -> None:
+    def __init__(
+        self, runs: ObjectRuns, workflow_id: str, claimed: ClaimedAttempt, began_at: dict[int, datetime]
+    ) -> None:
         self._runs = runs
         self._workflow_id = workflow_id
         self._claimed = claimed
         self._began_at = began_at
         self._token = secrets.token_hex(16)
-        self._writer = runs.written(claimed, workflow_id, GatheringWriter)
-        self._holding = runs.unread(workflow_id, claimed, self._writer)
+        self._writer = BulkWriter(runs.bucket, claimed, workflow_id)
+        self._holding = runs.make_blank_writer(workflow_id, claimed, self._writer)
         self._written: list[int] = []
 
     def write(self, checkpoints: Iterable[CheckpointData]) -> None:
         """Write all records, then the end that makes them visible."""
         bucket, keys = self._runs.bucket, self._writer.keys
-        self._runs.bring(self._workflow_id, self._holding)
+        self._runs.keep_alive(self._workflow_id, self._holding)
         bucket.create_all([(keys.arriving, lambda: b"")], self._workflow_id, "receive")
-        self._writer.mark(mark_of(self._token))
+        self._writer.write_mark(make_mark(self._token))
         owned: ObjectRunWriter | None = None
         for data in checkpoints:
             if owned is None or data.attempt != owned.writer.keys.attempt:
                 self._end(owned)
-                owned = self._begun(data.attempt)
+                owned = self._start_attempt(data.attempt)
             owned.save(data)
         if owned is None or owned.writer is not self._writer:
-            raise self._changed()
+            raise self._changed_error()
         self._end(owned)
 
     def withdraw(self) -> None:
         """Remove the written records, unless they are visible already, or another process has ended the attempt."""
         with contextlib.suppress(CheckpointStorageError):
-            if self._writer.end(AttemptEnd(CLEARED, self._runs.now(), self._token)):
+            if self._writer.end(AttemptEnd(CLEARED, self._runs.format_now(), self._token)):
                 self._runs.finish_clearing(self._workflow_id, self._holding)
             else:  # remove what was added after the other process cleared the run
                 sweep_values(self._runs.bucket, self._claimed.keys, self._workflow_id)
 
-    def _begun(self, attempt: int) -> ObjectRunWriter:
+    def _start_attempt(self, attempt: int) -> ObjectRunWriter:
         """Start an attempt after the written ones."""
         began_at = self._began_at.get(attempt)
         if began_at is None or attempt <= max(self._written, default=0):
-            raise self._changed()
+            raise self._changed_error()
         keys = attrs.evolve(self._claimed.keys, attempts=tuple(self._written))
         if attempt == self._claimed.attempt:
             claimed, writer = attrs.evolve(self._claimed, keys=keys), self._writer
         else:
-            claimer = self._runs.claimer(self._workflow_id, began_at=began_at)
-            claimed = claimer.create(self._runs.bucket, keys, attempt)
-            writer = self._runs.written(claimed, self._workflow_id, GatheringWriter)
+            claimer = self._runs.make_claimer(self._workflow_id, began_at=began_at)
+            claimed = claimer.create(keys, attempt)
+            writer = BulkWriter(self._runs.bucket, claimed, self._workflow_id)
         self._written.append(attempt)
         try:
             found = self._runs.read(self._workflow_id, keys=keys)
         except CheckpointCorruptedError as error:
-            if current_keys(self._runs.bucket, self._workflow_id).life != keys.life:  # it is being removed
-                raise _overtaken(self._workflow_id) from error
+            if read_keys(self._runs.bucket, self._workflow_id).life != keys.life:  # it is being removed
+                raise _overtaken_error(self._workflow_id) from error
             raise
-        return self._runs.writer_for(claimed, found, writer)
+        return ObjectRunWriter(self._runs.bucket, claimed, found, writer)
 
     def _end(self, owned: ObjectRunWriter | None) -> None:
-        if owned is not None and not owned.release(self._runs.now()):
-            raise _overtaken(self._workflow_id)
+        if owned is not None and not owned.release(self._runs.format_now()):
+            raise _overtaken_error(self._workflow_id)
 
-    def _changed(self) -> CheckpointStorageError:
+    def _changed_error(self) -> CheckpointStorageError:
         return CheckpointStorageError(
             f"run {self._workflow_id!r} changed during the import, so nothing was imported",
             workflow_id=self._workflow_id,

@@ -16,11 +16,11 @@ from flowckpt.core.records.checkpoint import SCHEMA_VERSION
 from flowckpt.core.records.wait import Signal
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, CheckpointStorageError
 from flowckpt.stores.file.layout import is_signal, signal_name
-from flowckpt.stores.log import segment as lines
-from flowckpt.stores.objects.attempt import tail_of
+from flowckpt.stores.log.segment import START, chain_line
+from flowckpt.stores.objects.attempt import is_intact, read_tail
 from flowckpt.stores.objects.bucket import Bucket
-from flowckpt.stores.objects.claim import current_keys
-from flowckpt.stores.objects.layout import InflationError, RunKeys, packed, unpacked
+from flowckpt.stores.objects.claim import read_keys
+from flowckpt.stores.objects.layout import InflationError, RunKeys, pack, unpack
 from flowckpt.stores.runs_base import refused_as_encoding_error
 
 _LOOKS = 5
@@ -35,15 +35,15 @@ def send_signal(bucket: Bucket, workflow_id: str, signal: Signal) -> bool:
         EncodingError: a text in it cannot be recorded.
         CheckpointStorageError: a request failed; the error says whether the message may exist.
     """
-    keys = current_keys(bucket, workflow_id)
-    if not _is_a_run(bucket, keys, workflow_id):
+    keys = read_keys(bucket, workflow_id)
+    if not _exists(bucket, keys, workflow_id):
         raise CheckpointNotFoundError(workflow_id)
-    body = packed(_written(workflow_id, signal))
+    body = pack(_encode(workflow_id, signal))
     key, may_be_there = keys.signal(signal.signal_id), False
     try:
         is_new = bucket.create(key, body, workflow_id, "signal") is None
         may_be_there = True
-        if current_keys(bucket, workflow_id).life != keys.life:
+        if read_keys(bucket, workflow_id).life != keys.life:
             bucket.delete([key], workflow_id, "signal")
             raise CheckpointNotFoundError(workflow_id)
     except CheckpointStorageError as error:
@@ -66,37 +66,37 @@ def read_signals(bucket: Bucket, workflow_id: str) -> list[Signal]:
         CheckpointCorruptedError: a message is damaged.
         CheckpointStorageError: a request failed.
     """
-    keys = current_keys(bucket, workflow_id)
-    if not keys.has_signals or not _is_a_run(bucket, keys, workflow_id):
+    keys = read_keys(bucket, workflow_id)
+    if not keys.has_signals or not _exists(bucket, keys, workflow_id):
         return []
     wanted: list[str] = []
     bodies: list[bytes | None] = []
     for _ in range(_LOOKS):
-        wanted = [each.key for each in bucket.objects(keys.signals, workflow_id) if is_signal(_name(each.key))]
+        wanted = [key for key in bucket.list_keys(keys.signals, workflow_id) if is_signal(_last_part(key))]
         bodies = [*bucket.get_all(wanted, workflow_id)]
         if None not in bodies:  # otherwise one was removed, perhaps replaced by one that was not listed yet
             break
-    named = zip(wanted, bodies, strict=True)
-    found = [read_signal(body, workflow_id, key) for key, body in named if body is not None]
-    return sorted(found, key=lambda signal: (signal.sent_at, signal.signal_id))
+    objects = zip(wanted, bodies, strict=True)
+    signals = [parse_signal(body, workflow_id, key) for key, body in objects if body is not None]
+    return sorted(signals, key=lambda signal: (signal.sent_at, signal.signal_id))
 
 
-def _is_a_run(bucket: Bucket, keys: RunKeys, workflow_id: str) -> bool:
+def _exists(bucket: Bucket, keys: RunKeys, workflow_id: str) -> bool:
     """Return whether a run has a record that counts."""
     for attempt in reversed(keys.attempts):
-        tail = tail_of(bucket, keys.at(attempt), workflow_id)
-        if tail.is_over or tail.is_void:
+        tail = read_tail(bucket, keys.at(attempt), workflow_id)
+        if tail.is_ignored:
             return False
         if tail.is_begun:
             return True
     return False
 
 
-def _name(key: str) -> str:
+def _last_part(key: str) -> str:
     return key.rpartition("/")[2]
 
 
-def _written(workflow_id: str, signal: Signal) -> bytes:
+def _encode(workflow_id: str, signal: Signal) -> bytes:
     document = {
         "flowckpt": "signal",
         "schema_version": SCHEMA_VERSION,
@@ -106,32 +106,32 @@ def _written(workflow_id: str, signal: Signal) -> bytes:
     }
     with refused_as_encoding_error():
         text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return lines.chain_line(text[:-1].encode("utf-8"), lines.START)[0]
+        return chain_line(text[:-1].encode("utf-8"), START)[0]
 
 
-def read_signal(body: bytes, workflow_id: str, key: str) -> Signal:
+def parse_signal(body: bytes, workflow_id: str, key: str) -> Signal:
     """Return the message in an object.
 
     Raises:
         CheckpointCorruptedError: it is damaged.
     """
     try:
-        line = unpacked(body)
-        if line[-1:] != b"\n" or lines.verify_line(line[:-1], lines.START) is None:
-            raise _damaged(workflow_id, key, "its checksum does not match")
-        said = json.loads(line)
-        if said["workflow_id"] != workflow_id:
-            raise _damaged(workflow_id, key, f"it is for another run, {said['workflow_id']!r:.80}")
-        check_schema(said["schema_version"])
-        signal = Signal.from_document(said["signal"])
+        line = unpack(body)
+        if not is_intact(line):
+            raise _damaged_error(workflow_id, key, "its checksum does not match")
+        document = json.loads(line)
+        if document["workflow_id"] != workflow_id:
+            raise _damaged_error(workflow_id, key, f"it is for another run, {document['workflow_id']!r:.80}")
+        check_schema(document["schema_version"])
+        signal = Signal.from_document(document["signal"])
     except (InflationError, LookupError, TypeError, ValueError) as error:
-        raise _damaged(workflow_id, key, f"it is malformed: {error!r:.80}") from error
-    if signal_name(signal.signal_id) != _name(key):
-        raise _damaged(workflow_id, key, "it has the name of another message")
+        raise _damaged_error(workflow_id, key, f"it is malformed: {error!r:.80}") from error
+    if signal_name(signal.signal_id) != _last_part(key):
+        raise _damaged_error(workflow_id, key, "it has the name of another message")
     return signal
 
 
-def _damaged(workflow_id: str, key: str, detail: str) -> CheckpointCorruptedError:
+def _damaged_error(workflow_id: str, key: str, detail: str) -> CheckpointCorruptedError:
     return CheckpointCorruptedError(
         workflow_id,
         location=key,

@@ -47,7 +47,7 @@ class ObjectCheckpointStore(BlockingStore[ObjectRuns]):
         patience_seconds: float = 30.0,
         clock: Clock | None = None,
     ) -> None:
-        driver, shown = driver_at(place) if isinstance(place, str) else (place, repr(place))
+        driver, shown = open_driver(place) if isinstance(place, str) else (place, repr(place))
         self.runs = ObjectRuns(
             Bucket(driver, shown, patience_seconds=patience_seconds), lease_seconds=lease_seconds, clock=clock
         )
@@ -77,7 +77,7 @@ _OPTIONS = ("endpoint", "region", "request_seconds", "allow_unsafe")
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 
-def driver_at(url: str) -> tuple[Any, str]:
+def open_driver(url: str) -> tuple[Any, str]:
     """Return the library's store for a URL, and its name in messages.
 
     Args:
@@ -94,9 +94,9 @@ def driver_at(url: str) -> tuple[Any, str]:
             spec=shown,
             remedy="Pass credentials in the environment, for example in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
         )
-    options = _options(parts.query, shown)
+    options = _parse_options(parts.query, shown)
     if parts.scheme == LOCAL:
-        return _local(parts.path, shown, is_accepted=options.get("allow_unsafe") == "true"), shown
+        return _open_local(parts.path, shown, is_accepted=options.get("allow_unsafe") == "true"), shown
     if parts.scheme not in SCHEMES or not parts.netloc:
         raise StoreSpecError(
             f"{shown!r} is not the address of a bucket",
@@ -110,7 +110,7 @@ def driver_at(url: str) -> tuple[Any, str]:
             f"{parts.scheme}://{parts.netloc}{parts.path}",
             client_options={
                 "connect_timeout": timedelta(seconds=5),
-                "timeout": timedelta(seconds=_seconds(options, shown)),
+                "timeout": timedelta(seconds=_parse_seconds(options, shown)),
                 "allow_http": _is_without_tls(options),
             },
             retry_config={"max_retries": 0},  # `Bucket` does the retries
@@ -122,7 +122,7 @@ def driver_at(url: str) -> tuple[Any, str]:
     return driver, shown
 
 
-def _options(query: str, shown: str) -> dict[str, str]:
+def _parse_options(query: str, shown: str) -> dict[str, str]:
     options = dict(parse_qsl(query, keep_blank_values=True))
     for name in options:
         if name not in _OPTIONS:  # its value may be a secret
@@ -134,25 +134,23 @@ def _options(query: str, shown: str) -> dict[str, str]:
     return options
 
 
-def _seconds(options: Mapping[str, str], shown: str) -> float:
-    given = options.get("request_seconds", "60")
+def _parse_seconds(options: Mapping[str, str], shown: str) -> float:
+    text = options.get("request_seconds", "60")
     try:
-        seconds = float(given)
+        seconds = float(text)
     except ValueError:
         seconds = 0.0
     if not 0.001 <= seconds <= 86_400:
-        raise StoreSpecError(f"request_seconds of {shown} is {given!r}, not a number of seconds", spec=shown)
+        raise StoreSpecError(f"request_seconds of {shown} is {text!r}, not a number of seconds", spec=shown)
     return seconds
 
 
 def _is_without_tls(options: Mapping[str, str]) -> bool:
-    found = options.get("endpoint") or next(
-        (os.environ[name] for name in _ENDPOINT_VARIABLES if name in os.environ), ""
-    )
-    return found.startswith("http://")
+    variables = (os.environ[name] for name in _ENDPOINT_VARIABLES if name in os.environ)
+    return (options.get("endpoint") or next(variables, "")).startswith("http://")
 
 
-def _local(path: str, shown: str, *, is_accepted: bool) -> Any:
+def _open_local(path: str, shown: str, *, is_accepted: bool) -> Any:
     """Return a store in a local directory, for tests: the library does not sync its writes."""
     if not is_accepted:
         raise StoreSpecError(
