@@ -38,30 +38,30 @@ async def check_content(store: StoreBase, findings: Sequence[Finding]) -> list[F
     Raises:
         CheckpointStorageError: the medium failed.
     """
-    found: list[Finding] = []
+    checked: list[Finding] = []
     for finding in findings:
         run = finding.workflow_id
-        found.append(finding)
+        checked.append(finding)
         if finding.severity != "ok" or not run or not store.has(Ability.ATTEMPTS):
             continue
-        damaged, why = await _looked_through(store, run)
+        damaged, oddity = await _inspect_attempts(store, run)
         if damaged:
-            found[-1] = attrs.evolve(finding, severity="notice", detail=f"{finding.detail} in the current history")
-            found += [
+            checked[-1] = attrs.evolve(finding, severity="notice", detail=f"{finding.detail} in the current history")
+            checked += [
                 Finding(run, "corrupt", f"attempt {number}, outside the current history: {error}")
                 for number, error in damaged
             ]
-        elif why:
-            found[-1] = Finding(run, "corrupt", f"{_ODD}: {why}")
-    return found
+        elif oddity:
+            checked[-1] = Finding(run, "corrupt", f"{_ODD}: {oddity}")
+    return checked
 
 
 async def find_content_error(store: StoreBase, workflow_id: str) -> CheckpointCorruptedError | None:
     """Return the error for an exception caused by the content of a record; None if the content is valid."""
     with suppress(Exception):  # the exception itself is raised then
-        damaged, why = await _looked_through(store, workflow_id)
-        if not damaged and why:
-            return CheckpointCorruptedError(workflow_id, location="its record", detail=f"{_ODD}: {why}")
+        damaged, oddity = await _inspect_attempts(store, workflow_id)
+        if not damaged and oddity:
+            return CheckpointCorruptedError(workflow_id, location="its record", detail=f"{_ODD}: {oddity}")
     return None
 
 
@@ -72,10 +72,10 @@ async def find_damaged_attempts(store: StoreBase, workflow_id: str) -> list[tupl
         store: the store; without the ability to read attempts, the result is empty.
         workflow_id: the run.
     """
-    return [(number, read) async for number, read in _attempts(store, workflow_id) if isinstance(read, Exception)]
+    return [(number, read) async for number, read in _read_attempts(store, workflow_id) if isinstance(read, Exception)]
 
 
-async def _attempts(
+async def _read_attempts(
     store: StoreBase, workflow_id: str
 ) -> AsyncGenerator[tuple[int, Sequence[CheckpointData] | Exception]]:
     """Return each attempt of a run with its checkpoints, or the error of its damage."""
@@ -105,7 +105,7 @@ def check_values(values: Iterable[Any]) -> None:
             held.content()
 
 
-async def _looked_through(store: StoreBase, workflow_id: str) -> tuple[list[tuple[int, Exception]], str]:
+async def _inspect_attempts(store: StoreBase, workflow_id: str) -> tuple[list[tuple[int, Exception]], str]:
     """Read every attempt of a run.
 
     Returns:
@@ -113,25 +113,25 @@ async def _looked_through(store: StoreBase, workflow_id: str) -> tuple[list[tupl
     """
     damaged: list[tuple[int, Exception]] = []
     seen: dict[int, StepResult] = {}
-    why = ""
+    oddity = ""
     try:
         await store.describe_run(workflow_id)
         await store.list_checkpoints(workflow_id)
-        async for number, read in _attempts(store, workflow_id):
+        async for number, read in _read_attempts(store, workflow_id):
             if isinstance(read, Exception):
                 damaged.append((number, read))
             else:
                 for data in read if not damaged else ():
                     _check_checkpoint(data, seen)
     except (CheckpointCorruptedError, DecodingError, EncodingError) as error:
-        why = error.message
+        oddity = error.message
     except (CheckpointStorageError, OSError, MemoryError):
         raise
     except FlowckptError:
         pass  # this says nothing about the content
     except Exception as error:  # it can be anything
-        why = str(error) if isinstance(error, MalformedError) else f"{type(error).__name__}: {error}"
-    return damaged, why
+        oddity = str(error) if isinstance(error, MalformedError) else f"{type(error).__name__}: {error}"
+    return damaged, oddity
 
 
 def _check_checkpoint(data: CheckpointData, seen: dict[int, StepResult]) -> None:

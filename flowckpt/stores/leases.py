@@ -63,8 +63,7 @@ class LeaseHolder:
         Args:
             now: the time by the store's clock.
         """
-        owner = self.owner
-        lives = is_alive(owner.process)
+        lives = is_alive(self.owner.process)
         return now < self.expires_at if lives is None else lives
 
 
@@ -75,7 +74,7 @@ _log = logging.getLogger("flowckpt")
 
 
 @contextlib.contextmanager
-def _signals_blocked() -> Iterator[None]:
+def _block_signals() -> Iterator[None]:
     """Block signals while a thread is started, which inherits the mask.
 
     The kernel delivers a signal to any thread that does not block it; after a SIGCONT, the choice is unspecified. Delivered
@@ -123,7 +122,7 @@ class Heartbeat:
             if self._thread is not None and self._thread.is_alive():
                 return
             self._stop = threading.Event()
-            with _signals_blocked():
+            with _block_signals():
                 self._thread = start_thread(partial(self._beat, self._stop), self._name)
 
     def set_interval(self, seconds: float) -> None:
@@ -203,7 +202,7 @@ class RunLimit:
         self._owned, self._clock = owned, clock
         self._lock, self._claiming, self._waiting = threading.Lock(), 0, 0
         self._turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
-        self._held, self._changed_ns = frozenset[str](), 0
+        self._last_owned, self._changed_ns = frozenset[str](), 0
 
     @contextlib.asynccontextmanager
     async def reserve_room(self, workflow_id: str) -> AsyncGenerator[None]:
@@ -244,11 +243,11 @@ class RunLimit:
     async def _wait(self, workflow_id: str, since_ns: int) -> None:
         while not self._try_reserve():
             now = self._clock.elapsed_ns()
-            if (held := frozenset([*self._owned])) != self._held:
-                self._held, self._changed_ns = held, now
+            if (owned := frozenset([*self._owned])) != self._last_owned:
+                self._last_owned, self._changed_ns = owned, now
             elif now - max(since_ns, self._changed_ns) > PATIENCE_SECONDS * 1e9:
                 raise CheckpointStorageError(
-                    f"the file store could not acquire run {workflow_id!r}: this process owns {len(held)} runs, its limit of "
+                    f"the file store could not acquire run {workflow_id!r}: this process owns {len(owned)} runs, its limit of "
                     f"open files allows no more, and none of them has ended for {PATIENCE_SECONDS:.0f} seconds",
                     workflow_id=workflow_id,
                     operation="acquire",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from flowckpt import stores
@@ -20,43 +20,44 @@ ENTRY_POINTS = "flowckpt.stores"
 _LOGIN = r"^([A-Za-z][\w+.-]*://[^/?#@:]*:)[^/?#]*@"
 _LOGIN_OPTION = r"(?i)([?&](?:password|sslpassword|passfile|service)=)[^&#]*"
 
-_NOT_AT_REST = "memory"
+
+def _open_postgres(spec: str) -> Any:
+    with _package_named(
+        "psycopg", "the PostgreSQL store", "postgresql:…", extra="postgres"
+    ):  # the URL may hold a password
+        return stores.postgres.PostgresCheckpointStore(spec)
+
+
+def _open_objects(spec: str) -> Any:
+    with _package_named("obstore", "the store in object storage", f"{spec.partition(':')[0]}:…", extra="s3"):
+        return stores.objects.ObjectCheckpointStore(spec)
+
+
+@contextmanager
+def _package_named(package: str, store: str, shown: str, *, extra: str) -> Iterator[None]:
+    """Raise an error with the fix if the package of a store is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in (package, f"{package}_binary"):
+            raise
+        raise StoreSpecError(
+            f"{store} needs the package {package}, which is not installed",
+            spec=shown,
+            remedy=f"pip install 'flowckpt[{extra}]'",
+        ) from error
+
+
 _BUILT_IN: dict[str, Callable[[str], Any]] = {
-    "memory": lambda rest: stores.memory.MemoryCheckpointStore(),
-    "sqlite": lambda rest: stores.sqlite.SqliteCheckpointStore(rest or ".flowckpt.db"),
-    "postgresql": lambda rest: _postgres(f"postgresql:{rest}"),
-    "postgres": lambda rest: _postgres(f"postgres:{rest}"),
-    "s3": lambda rest: _objects(f"s3:{rest}"),
-    "gs": lambda rest: _objects(f"gs:{rest}"),
-    "az": lambda rest: _objects(f"az:{rest}"),
-    "objects+file": lambda rest: _objects(f"objects+file:{rest}"),
+    "memory": lambda spec: stores.memory.MemoryCheckpointStore(),
+    "sqlite": lambda spec: stores.sqlite.SqliteCheckpointStore(spec.partition(":")[2] or ".flowckpt.db"),
+    "postgresql": _open_postgres,
+    "postgres": _open_postgres,
+    "s3": _open_objects,
+    "gs": _open_objects,
+    "az": _open_objects,
+    "objects+file": _open_objects,
 }
-
-
-def _postgres(url: str) -> Any:
-    try:
-        return stores.postgres.PostgresCheckpointStore(url)
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] not in ("psycopg", "psycopg_binary"):
-            raise
-        raise StoreSpecError(
-            "the PostgreSQL store needs the package psycopg, which is not installed",
-            spec="postgresql:…",  # the URL may hold a password
-            remedy="pip install 'flowckpt[postgres]'",
-        ) from error
-
-
-def _objects(url: str) -> Any:
-    try:
-        return stores.objects.ObjectCheckpointStore(url)
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] != "obstore":
-            raise
-        raise StoreSpecError(
-            "the store in object storage needs the package obstore, which is not installed",
-            spec=f"{url.partition(':')[0]}:…",
-            remedy="pip install 'flowckpt[s3]'",
-        ) from error
 
 
 def open_store(
@@ -77,13 +78,13 @@ def open_store(
         KeyFileError: the key file is missing, invalid, or readable by other users.
         SettingError: the compression is unknown, or a package is missing.
     """
-    opened = _opened(spec, key_file, compression, trust=trust)
+    store = _open(spec, key_file, compression, trust=trust)
     with suppress(AttributeError):  # a third party's store may be frozen
-        opened.spec = hide_passwords(spec)
-    return opened
+        store.spec = hide_passwords(spec)
+    return store
 
 
-def _opened(spec: str, key_file: str | os.PathLike[str] | None, compression: str, *, trust: bool) -> StoreBase:
+def _open(spec: str, key_file: str | os.PathLike[str] | None, compression: str, *, trust: bool) -> StoreBase:
     scheme, colon, rest = spec.partition(":")
     if not colon:
         raise StoreSpecError(
@@ -92,13 +93,12 @@ def _opened(spec: str, key_file: str | os.PathLike[str] | None, compression: str
     check_slashes(spec)
     if scheme == "file":
         return FileCheckpointStore(rest or ".flowckpt", key_file=key_file, compression=compression, trust=trust)
-    if scheme != _NOT_AT_REST:
+    if scheme != "memory":  # it has nothing at rest to protect
         _refuse_protection(spec, key_file, compression)
     if scheme in _BUILT_IN:
-        built_in: StoreBase = _BUILT_IN[scheme](rest)
+        built_in: StoreBase = _BUILT_IN[scheme](spec)
         return built_in
-    found = external.metadata.entry_points(group=ENTRY_POINTS, name=scheme)
-    for entry_point in found:
+    for entry_point in external.metadata.entry_points(group=ENTRY_POINTS, name=scheme):
         return adapt(entry_point.load()(rest))
     shown = hide_passwords(spec)
     others = sorted({entry.name for entry in external.metadata.entry_points(group=ENTRY_POINTS)})

@@ -101,7 +101,7 @@ async def sum_up_runs(store: StoreBase, workflow_id: str | None, *, limit: int) 
         info = await store.describe_run(workflow_id)
         if info is None:
             raise CheckpointNotFoundError(workflow_id)
-        tally.add_run(info, await _attempts(store, workflow_id), await _verified_later(store, info))
+        tally.add_run(info, await _read_attempts(store, workflow_id), await _read_claims(store, info))
         return tally.figures()
     survey = await store.survey_runs()
     refuse_failed(survey.unreadable)
@@ -109,8 +109,8 @@ async def sum_up_runs(store: StoreBase, workflow_id: str | None, *, limit: int) 
         tally.add_unreadable(finding.workflow_id)
     for info in survey.runs:
         try:
-            attempts = await _attempts(store, info.workflow_id)
-            later = await _verified_later(store, info)
+            attempts = await _read_attempts(store, info.workflow_id)
+            later = await _read_claims(store, info)
         except CheckpointCorruptedError:
             tally.add_unreadable(info.workflow_id)
         else:
@@ -119,21 +119,21 @@ async def sum_up_runs(store: StoreBase, workflow_id: str | None, *, limit: int) 
     return tally.figures()
 
 
-async def _verified_later(store: StoreBase, info: RunInfo) -> Mapping[str, Mapping[str, int]]:
+async def _read_claims(store: StoreBase, info: RunInfo) -> Mapping[str, Mapping[str, int]]:
     return (await read_verifications(store, info.workflow_id, info.metadata)).claims
 
 
-async def _attempts(store: StoreBase, workflow_id: str) -> list[RecordedAttempt]:
+async def _read_attempts(store: StoreBase, workflow_id: str) -> list[RecordedAttempt]:
     if not store.has(Ability.ATTEMPTS):
         latest = await store.load_latest(workflow_id)
         references = await store.list_checkpoints(workflow_id)
         return [] if latest is None else [RecordedAttempt.of(references, latest, is_all=True)]
-    found = []
+    attempts = []
     for number in await store.attempts(workflow_id):
         last = await store.load_attempt(workflow_id, number)
         if last is not None:
-            found.append(RecordedAttempt.of(await store.list_attempt(workflow_id, number), last))
-    return found
+            attempts.append(RecordedAttempt.of(await store.list_attempt(workflow_id, number), last))
+    return attempts
 
 
 async def check_references(store: StoreBase, workflow_id: str, references: Iterable[CheckpointRef]) -> None:
@@ -148,9 +148,9 @@ async def check_references(store: StoreBase, workflow_id: str, references: Itera
     for each in references:
         listed.setdefault(each.attempt, {})[each.sequence] = each
     for attempt, by_sequence in listed.items():
-        for data in await _recorded(store, workflow_id, attempt, by_sequence):
-            found = by_sequence.get(data.sequence)
-            if found is not None and CheckpointRef.of(workflow_id, data, size=found.size) != found:
+        for data in await _read_listed(store, workflow_id, attempt, by_sequence):
+            reference = by_sequence.get(data.sequence)
+            if reference is not None and CheckpointRef.of(workflow_id, data, size=reference.size) != reference:
                 raise CheckpointCorruptedError(
                     workflow_id,
                     location=f"checkpoint {data.sequence}",
@@ -158,7 +158,7 @@ async def check_references(store: StoreBase, workflow_id: str, references: Itera
                 )
 
 
-async def _recorded(
+async def _read_listed(
     store: StoreBase, workflow_id: str, attempt: int, listed: Mapping[int, CheckpointRef]
 ) -> Sequence[CheckpointData]:
     """Return the checkpoints of an attempt; if a superseded part of it is damaged, only the listed ones.
@@ -169,10 +169,10 @@ async def _recorded(
     try:
         return await store.read_attempt(workflow_id, attempt)
     except CheckpointCorruptedError:
-        found = [await store.load(workflow_id, each.checkpoint_id) for each in listed.values()]
-        if {data.sequence for data in found} != listed.keys():
+        checkpoints = [await store.load(workflow_id, each.checkpoint_id) for each in listed.values()]
+        if {data.sequence for data in checkpoints} != listed.keys():
             raise
-        return found
+        return checkpoints
 
 
 # The outcome of maintenance.
@@ -287,8 +287,8 @@ class LaterCheck:
 
     def to_document(self) -> dict[str, Any]:
         """Return plain JSON."""
-        held = None if self.held_at is None else self.held_at.isoformat()
-        return {"at": self.at.isoformat(), "verified": self.verified, "held_at": held, "counts": dict(self.counts)}
+        held_at = None if self.held_at is None else self.held_at.isoformat()
+        return {"at": self.at.isoformat(), "verified": self.verified, "held_at": held_at, "counts": dict(self.counts)}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> LaterCheck:
@@ -323,14 +323,14 @@ class Verifications:
             sequence: the checkpoint; 0 for a refused commit, which has none.
             is_verified: whether its evidence held.
         """
-        found = cls()
+        verifications = cls()
         for kind, answer in answers:
-            found.claims.setdefault(kind, Counter())[answer] += 1
+            verifications.claims.setdefault(kind, Counter())[answer] += 1
         if sequence and answers:
-            given = Counter(answer for _, answer in answers)
-            counts = {"total": len(answers), "verified": given["verified"], "failed": given["failed"]}
-            found.checkpoints[sequence] = LaterCheck(now, is_verified, now if is_verified else None, counts)
-        return found
+            number = Counter(answer for _, answer in answers)
+            counts = {"total": len(answers), "verified": number["verified"], "failed": number["failed"]}
+            verifications.checkpoints[sequence] = LaterCheck(now, is_verified, now if is_verified else None, counts)
+        return verifications
 
     def add(self, other: Verifications) -> None:
         """Add the content of a newer note."""
@@ -364,14 +364,14 @@ def parse_verifications(messages: Iterable[Signal]) -> Verifications:
     """Return the verifications noted among a run's messages; damaged notes are skipped."""
     notes = [each for each in messages if each.kind is WaitKind.VERIFICATION and isinstance(each.data, Mapping)]
     replaced = {str(name) for note in notes for name in note.data.get("replaces") or ()}
-    found = Verifications()
+    verifications = Verifications()
     for note in sorted(notes, key=lambda each: each.sent_at):
         if note.signal_id not in replaced:  # otherwise a crash prevented the removal of this older note
             try:
-                found.add(Verifications.from_document(note.data))
+                verifications.add(Verifications.from_document(note.data))
             except (LookupError, TypeError, ValueError, AttributeError):
                 _log.warning("ignoring a damaged note about verifications: %s", note.signal_id)
-    return found
+    return verifications
 
 
 async def read_verifications(store: StoreBase, workflow_id: str, metadata: Mapping[str, Any]) -> Verifications:
@@ -388,7 +388,7 @@ async def read_verifications(store: StoreBase, workflow_id: str, metadata: Mappi
 
 
 async def note_verification(
-    store: StoreBase, clock: Clock, workflow_id: str, metadata: Mapping[str, Any], found: Verifications
+    store: StoreBase, clock: Clock, workflow_id: str, metadata: Mapping[str, Any], verifications: Verifications
 ) -> None:
     """Save a note about a verification. A failure is only logged, for example in a read-only store.
 
@@ -397,18 +397,18 @@ async def note_verification(
         clock: the time.
         workflow_id: the run.
         metadata: of the run.
-        found: what was found.
+        verifications: the result of the verification.
     """
-    if not store.has(Ability.SIGNALS) or not (found.claims or found.checkpoints):
+    if not store.has(Ability.SIGNALS) or not (verifications.claims or verifications.checkpoints):
         return
     try:
         before = sent_to(metadata, await store.signals(workflow_id))
         notes = [each for each in before if each.kind is WaitKind.VERIFICATION]
-        data: dict[str, Any] = found.to_document()
+        data: dict[str, Any] = verifications.to_document()
         if len(notes) >= _MOST_NOTES:
-            together = parse_verifications(notes)
-            together.add(found)
-            data = {**together.to_document(), "replaces": [each.signal_id for each in notes]}
+            merged = parse_verifications(notes)
+            merged.add(verifications)
+            data = {**merged.to_document(), "replaces": [each.signal_id for each in notes]}
         birth, kind = birth_of(metadata), WaitKind.VERIFICATION
         note = Signal(new_message_id(), "verification", clock.now(), data, kind=kind, birth=birth)
         await store.send_signal(workflow_id, note)

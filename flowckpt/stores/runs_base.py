@@ -147,8 +147,8 @@ class RunWriter(ABC):
         if data.sequence <= self.last_sequence:
             raise SaveConflictError(self.workflow_id, sequence=data.sequence, last_sequence=self.last_sequence)
         try:
-            given = data.step_results
-            view = given if type(given) is HistoryView else as_view(given)
+            results = data.step_results
+            view = results if type(results) is HistoryView else as_view(results)
             encoded = self._encode(data, view)
         except (TypeError, ValueError, RecursionError) as error:
             raise as_encoding_error(error) from error
@@ -441,10 +441,10 @@ class RunsBase(Medium[W]):
         writer = self.owned.get(workflow_id)
         if writer is None or token not in ("", writer.token):
             raise FencedError(workflow_id, attempt=0, newest_attempt=None if writer is None else writer.attempt)
-        made = self._claim_next(writer)
-        made.on_lost = writer.on_lost
-        self.owned[workflow_id] = made
-        return Lease(workflow_id, made.attempt, None, made.last_sequence, (), made.token)
+        following = self._claim_next(writer)
+        following.on_lost = writer.on_lost
+        self.owned[workflow_id] = following
+        return Lease(workflow_id, following.attempt, None, following.last_sequence, (), following.token)
 
     def release(self, workflow_id: str, *, token: str = "") -> None:
         """Release a run, if the owner with that token still owns it."""
@@ -465,12 +465,6 @@ class RunsBase(Medium[W]):
         writer = self.owned.get(workflow_id)
         if writer is not None:
             writer.on_lost = callback
-
-    def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None:
-        """Remove checkpoints in the same write as the next save."""
-        writer = self.owned.get(workflow_id)
-        if writer is not None:
-            writer.evict_with_next_save(sequences)
 
     # --- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -504,10 +498,10 @@ class RunsBase(Medium[W]):
 
     def _delete(self, writer: W, wanted: Callable[[str, int], bool]) -> int:
         """Delete checkpoints of an owned run, chosen by id and sequence; return how many."""
-        to_delete = self._find_deletable(writer, wanted)
-        if to_delete:
-            writer.delete(to_delete)
-        return len(to_delete)
+        sequences = self._find_deletable(writer, wanted)
+        if sequences:
+            writer.delete(sequences)
+        return len(sequences)
 
     def _find_deletable(self, writer: W, wanted: Callable[[str, int], bool]) -> list[int]:
         return self._select_sequences(writer.workflow_id, wanted)
@@ -530,8 +524,8 @@ class RunsBase(Medium[W]):
 
     def _log_unreadable(self, findings: Sequence[Finding]) -> None:
         for finding in findings:
-            text = "%s in %s is left out of the list: %s (see 'flowckpt store check')"
-            _log.warning(text, finding.workflow_id, self.place, finding.detail)
+            message = "%s in %s is left out of the list: %s (see 'flowckpt store check')"
+            _log.warning(message, finding.workflow_id, self.place, finding.detail)
 
     def unreadable_runs(self) -> list[Finding]:
         """Return the damaged runs."""
@@ -551,8 +545,8 @@ def delegate_to_runs(method: F) -> F:
     name = method.__name__
 
     @functools.wraps(method)
-    async def call(self: BlockingStore[Any], *given: Any, **options: Any) -> Any:
-        return await self._run(functools.partial(getattr(self.runs, name), *given, **options))
+    async def call(self: BlockingStore[Any], *args: Any, **options: Any) -> Any:
+        return await self._run(functools.partial(getattr(self.runs, name), *args, **options))
 
     call.__dict__.pop("__isabstractmethod__", None)
     return cast("F", call)
@@ -571,8 +565,8 @@ class BlockingStore(StoreBase, Generic[R]):
         """Make a checkpoint durable; see `CheckpointStore.save`."""
         if may_block():
             self.runs.save(workflow_id, data)
-        elif (saved := self.runs.save_later(workflow_id, data)) is not None:
-            await saved
+        elif (save := self.runs.save_later(workflow_id, data)) is not None:
+            await save
         else:
             await self._run(lambda: self.runs.save(workflow_id, data))
 
@@ -585,9 +579,8 @@ class BlockingStore(StoreBase, Generic[R]):
 
     async def _acquire(self, workflow_id: str, take_over: bool) -> Lease:
         if not take_over and workflow_id not in self.runs.owned and not may_block():
-            claimed = self.runs.acquire_new_later(workflow_id)
-            new = None if claimed is None else await claimed
-            if new is not None:
+            claim = self.runs.acquire_new_later(workflow_id)
+            if claim is not None and (new := await claim) is not None:
                 return new
         lease: Lease = await self._run(lambda: self.runs.acquire(workflow_id, take_over=take_over))
         return lease
@@ -666,8 +659,10 @@ class BlockingStore(StoreBase, Generic[R]):
         self.runs.call_when_lost(workflow_id, callback)
 
     def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None:
-        """Remove checkpoints in the same write as the next save."""
-        self.runs.evict_with_next_save(workflow_id, sequences)
+        """Remove checkpoints in the same write as the next save; see `StoreBase.evict_with_next_save`."""
+        writer = self.runs.owned.get(workflow_id)
+        if writer is not None:
+            writer.evict_with_next_save(sequences)
 
     def close(self) -> None:
         """Release every run that this store owns, and all its resources."""

@@ -123,7 +123,6 @@ def test_every_method_that_writes_is_a_door():
         "close",
         "begin_generation",
         "share_values",
-        "evict_with_next_save",
         "make_savable",
         "note_live",
         "save_later",
