@@ -266,7 +266,7 @@ PAGES = (
             "CheckpointStoreContract RetentionContract EvidenceContract",
         ),
         intro="See [test a workflow](../../how-to/test-a-workflow.md) and [write a store](../../how-to/write-a-store.md).",
-        hidden=("*.test_*", "CheckpointStoreContract.two_owners", "*.shown", "*.able", "*.filled"),
+        hidden=("*.test_*", "CheckpointStoreContract.make_two_owners", "*.list_ids", "*.fill"),
     ),
     Page(
         "errors",

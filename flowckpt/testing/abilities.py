@@ -47,6 +47,7 @@ from flowckpt.testing.store_under_test import (
     StoreUnderTest,
     checkpoint,
     claimed,
+    history_of,
     results,
 )
 
@@ -56,7 +57,7 @@ from flowckpt.testing.store_under_test import (
 class AgreementContract(StoreUnderTest):
     """The state of a run after takeovers, removals and refusals."""
 
-    def two_owners(self, store: StoreBase) -> tuple[Any, Any]:
+    def make_two_owners(self, store: StoreBase) -> tuple[Any, Any]:
         """Return two instances of the store with different owners; skip the test if the store has one owner per process."""
         self.needs(store, Ability.OWNERS)
         second = self.another(store)
@@ -89,34 +90,32 @@ class AgreementContract(StoreUnderTest):
         assert list(await self.another(store).signals(RUN)) == [message]
 
     async def test_a_thief_that_saved_and_gave_the_run_up_leaves_it_to_anybody(self, store: StoreBase) -> None:
-        robbed, thief = self.two_owners(store)
-        await robbed.acquire(RUN)
-        await robbed.save(RUN, checkpoint(1))
-        await thief.acquire(RUN, take_over=True)
-        assert await robbed.owner(RUN) is not None
-        await thief.save(RUN, checkpoint(2, attempt=2))
-        await thief.release(RUN)
-        assert await robbed.owner(RUN) is await thief.owner(RUN) is None
+        old_owner, new_owner = self.make_two_owners(store)
+        await old_owner.acquire(RUN)
+        await old_owner.save(RUN, checkpoint(1))
+        await new_owner.acquire(RUN, take_over=True)
+        assert await old_owner.owner(RUN) is not None
+        await new_owner.save(RUN, checkpoint(2, attempt=2))
+        await new_owner.release(RUN)
+        assert await old_owner.owner(RUN) is await new_owner.owner(RUN) is None
         lease = await self.another(store).acquire(RUN)
         assert (lease.attempt, lease.last_sequence) == (3, 2)
         with pytest.raises(RunLockedError):
-            await thief.acquire(RUN)
+            await new_owner.acquire(RUN)
         with pytest.raises(FencedError):
-            await robbed.save(RUN, checkpoint(2))
+            await old_owner.save(RUN, checkpoint(2))
 
     async def test_what_a_fenced_owner_was_refused_is_nothing_that_its_attempt_left_behind(
         self, store: StoreBase
     ) -> None:
-        robbed, thief = self.two_owners(store)
+        old_owner, new_owner = self.make_two_owners(store)
         self.needs(store, Ability.ATTEMPTS)
-        await robbed.acquire(RUN)
-        await self.save_each(robbed, results("a", "b"))
-        lease = await thief.acquire(RUN, take_over=True)
-        assert lease.latest is not None
-        back = list(lease.latest.step_results[:1])
-        await thief.save(RUN, checkpoint(3, [*back, *results("c", first=2)], attempt=2))
+        await old_owner.acquire(RUN)
+        await self.save_each(old_owner, results("a", "b"))
+        lease = await new_owner.acquire(RUN, take_over=True)
+        await new_owner.save(RUN, checkpoint(3, [*history_of(lease)[:1], *results("c", first=2)], attempt=2))
         with pytest.raises(FencedError):
-            await robbed.save(RUN, checkpoint(3, results("a", "b", "refused")))
+            await old_owner.save(RUN, checkpoint(3, results("a", "b", "refused")))
         assert [each.sequence for each in await store.read_attempt(RUN, 1)] == [1, 2]
         assert [each.sequence for each in await store.list_attempt(RUN, 1)] == [1, 2]
         left = await store.load_attempt(RUN, 1)
@@ -124,17 +123,17 @@ class AgreementContract(StoreUnderTest):
         assert left.sequence == 2
 
     async def test_an_attempt_whose_every_save_was_refused_is_none(self, store: StoreBase) -> None:
-        robbed, thief = self.two_owners(store)
+        old_owner, new_owner = self.make_two_owners(store)
         self.needs(store, Ability.ATTEMPTS)
-        await robbed.acquire(RUN)
-        await thief.acquire(RUN, take_over=True)
-        await thief.save(RUN, checkpoint(1, attempt=2, saved_at=NOON + timedelta(seconds=9)))
+        await old_owner.acquire(RUN)
+        await new_owner.acquire(RUN, take_over=True)
+        await new_owner.save(RUN, checkpoint(1, attempt=2, saved_at=NOON + timedelta(seconds=9)))
         with pytest.raises(FencedError):
-            await robbed.save(RUN, checkpoint(1))
+            await old_owner.save(RUN, checkpoint(1))
         assert list(await store.attempts(RUN)) == [2]
         assert list(await store.list_attempt(RUN, 1)) == []
-        if thief.has(Ability.LIST):
-            info = await self.described(thief)
+        if new_owner.has(Ability.LIST):
+            info = await self.described(new_owner)
             assert info.started_at == NOON + timedelta(seconds=9)
 
     async def test_an_attempt_that_only_removed_something_has_written(self, store: StoreBase) -> None:
@@ -162,37 +161,37 @@ class AgreementContract(StoreUnderTest):
         self, store: StoreBase
     ) -> None:
         self.needs(store, Ability.DELETE, Ability.OWNERS)
-        thief = self.another(store)
+        new_owner = self.another(store)
         steps = results("a", "b", "c")
         await self.save_each(store, steps)
         for name in ("c1", "c3"):  # the newest, too
             assert await store.delete_checkpoint(RUN, name)
-        lease = await thief.acquire(RUN, take_over=True)
+        lease = await new_owner.acquire(RUN, take_over=True)
         assert lease.latest is not None
         assert lease.latest.checkpoint_id == "c2"
         assert lease.last_sequence == 3
-        assert await self.shown(thief) == [(2, "c2")]
-        await thief.save(RUN, checkpoint(4, [*lease.latest.step_results], attempt=2))
-        assert await self.shown(self.another(store)) == [(4, "c4"), (2, "c2")]
+        assert await self.list_ids(new_owner) == [(2, "c2")]
+        await new_owner.save(RUN, checkpoint(4, history_of(lease), attempt=2))
+        assert await self.list_ids(self.another(store)) == [(4, "c4"), (2, "c2")]
         assert [result.output for result in (await store.load(RUN, "c2")).step_results] == ["a", "b"]
         with pytest.raises(FencedError):
             await store.save(RUN, checkpoint(5, steps))
         assert not await store.delete_checkpoint(RUN, "c1")
 
     async def test_a_removal_that_is_refused_is_never_taken_for_one_of_nothing(self, store: StoreBase) -> None:
-        robbed, thief = self.two_owners(store)
+        old_owner, new_owner = self.make_two_owners(store)
         self.needs(store, Ability.DELETE)
         steps = results("a", "b")
         await self.save_each(store, steps)
-        lease = await thief.acquire(RUN, take_over=True)
+        lease = await new_owner.acquire(RUN, take_over=True)
         for _ in range(2):  # asked again, it is refused again
             with pytest.raises(FencedError):
                 await store.delete_checkpoint(RUN, "c1")
-        await thief.save(RUN, checkpoint(3, [*lease.latest.step_results], attempt=2))
+        await new_owner.save(RUN, checkpoint(3, history_of(lease), attempt=2))
         with pytest.raises(FencedError):
             await store.delete_checkpoint(RUN, "c1")
-        assert await self.shown(robbed) == [(3, "c3"), (2, "c2"), (1, "c1")]
-        assert await thief.delete_checkpoint(RUN, "c1")
+        assert await self.list_ids(old_owner) == [(3, "c3"), (2, "c2"), (1, "c1")]
+        assert await new_owner.delete_checkpoint(RUN, "c1")
         assert not await store.delete_checkpoint(RUN, "c1")  # now there is none
 
     async def test_a_run_that_cannot_be_taken_in_is_refused_before_its_source_is_asked(self, store: StoreBase) -> None:
@@ -213,11 +212,11 @@ class AgreementContract(StoreUnderTest):
         for sequence in (1, 2, 3):
             await store.save(RUN, checkpoint(sequence))
         store.evict_with_next_save(RUN, [1, 3, 4])
-        assert await self.shown(store) == [(3, "c3"), (2, "c2"), (1, "c1")]
+        assert await self.list_ids(store) == [(3, "c3"), (2, "c2"), (1, "c1")]
         await store.save(RUN, checkpoint(4))
-        assert await self.shown(store) == [(4, "c4"), (2, "c2")]
+        assert await self.list_ids(store) == [(4, "c4"), (2, "c2")]
         assert await store.delete_sequences(RUN, [2, 7]) == 1
-        assert await self.shown(store) == [(4, "c4")]
+        assert await self.list_ids(store) == [(4, "c4")]
 
     async def test_a_checkpoint_that_was_named_to_go_with_itself_stays_removed_once_it_is(
         self, store: StoreBase
@@ -231,7 +230,7 @@ class AgreementContract(StoreUnderTest):
         assert await store.delete_sequences(RUN, [2]) == 1
         await self.resume(store)
         await store.save(RUN, checkpoint(4, steps[:2], attempt=2))  # back behind where the removal was said
-        assert await self.shown(self.another(store)) == [(4, "c4"), (1, "c1")]
+        assert await self.list_ids(self.another(store)) == [(4, "c4"), (1, "c1")]
 
 
 # The conformance tests of statistics; part of `flowckpt.testing.contract.CheckpointStoreContract`.
@@ -248,7 +247,7 @@ class FiguresContract(StoreUnderTest):
         assert (empty.runs, empty.checkpoints, empty.size, empty.days, empty.slowest_steps) == (0, 0, 0, (), ())
         assert empty.mean_run_size is empty.all_claims.success_rate is None
         for run in ("one", "two"):
-            await self._figured(store, run)
+            await self._save_figures(store, run)
         await store.acquire("alive")
         await store.save("alive", checkpoint(1, workflow_name="other", saved_at=NOON + timedelta(days=2)))
         figures = await store_statistics(self.another(store), limit=2)
@@ -288,7 +287,7 @@ class FiguresContract(StoreUnderTest):
             with pytest.raises(SettingError):
                 await store_statistics(store, limit=limit)  # type: ignore[arg-type]
 
-    async def _figured(self, store: StoreBase, run: str) -> None:
+    async def _save_figures(self, store: StoreBase, run: str) -> None:
         """Save a run whose first attempt failed, and whose second one continued from an earlier point and completed."""
         self.needs(store, Ability.OWNERS)
         error = StepError("ValueError", "no")
@@ -350,7 +349,7 @@ class FindingContract(StoreUnderTest):
                 await store.release(run)
         everything = list(await store.list_runs())
         finding = self.another(store)
-        for each in self._filters(everything[0].workflow_id):
+        for each in self._list_filters(everything[0].workflow_id):
             for limit in (None, 1, 3):
                 found = await finding.find_runs(RunFilter(**each, limit=limit))
                 expected = RunFilter(**each, limit=limit).of(everything)
@@ -368,7 +367,7 @@ class FindingContract(StoreUnderTest):
         gone = RunFilter(before=(last.started_at + timedelta(microseconds=1), "a run that was removed"))
         assert last.workflow_id in [info.workflow_id for info in await finding.find_runs(gone)]
 
-    def _filters(self, run: str) -> list[dict[str, Any]]:
+    def _list_filters(self, run: str) -> list[dict[str, Any]]:
         """Return the filters to test; a store with slow requests may test fewer if another one has the same code."""
         return [
             {},
@@ -543,11 +542,11 @@ class AbilityContract(
         await self.save_each(store, steps)
         await store.save("not asked for", checkpoint(1, [claimed(None)]))
         await store.save("all at once", checkpoint(1, [claimed("verified", "a"), claimed("failed", "b")]))
-        for door in (store, self.another(store)):
-            found = [reference.verified for reference in await door.list_checkpoints(RUN)]
+        for instance in (store, self.another(store)):
+            found = [reference.verified for reference in await instance.list_checkpoints(RUN)]
             assert found == [False, False, True, True, True, None, None]
-            assert [each.verified for each in await door.list_checkpoints("not asked for")] == [False]
-            assert [each.verified for each in await door.list_checkpoints("all at once")] == [False]
+            assert [each.verified for each in await instance.list_checkpoints("not asked for")] == [False]
+            assert [each.verified for each in await instance.list_checkpoints("all at once")] == [False]
 
     async def test_what_was_left_behind_does_not_count_for_whether_a_checkpoint_is_verified(
         self, store: StoreBase
@@ -555,9 +554,7 @@ class AbilityContract(
         self.needs(store, Ability.OWNERS)
         steps = [claimed("verified", "a"), claimed("failed", "b")]
         await self.save_each(store, steps)
-        lease = await self.resume(store)
-        assert lease.latest is not None
-        again = [*lease.latest.step_results[:1], *results("other", first=2)]
+        again = [*history_of(await self.resume(store))[:1], *results("other", first=2)]
         await store.save(RUN, checkpoint(3, again, attempt=2))
         await store.save(RUN, checkpoint(4, [*again, claimed("failed", "c")], attempt=2))
         found = await self.another(store).list_checkpoints(RUN)
@@ -577,7 +574,7 @@ class AbilityContract(
                 await store.save(RUN, attrs.evolve(data, schema_version=SCHEMA_VERSION + 1))
             assert (refused.value.found, refused.value.supported) == (SCHEMA_VERSION + 1, SCHEMA_VERSION)
             await store.save(RUN, data)
-        assert await self.shown(store) == [(3, "c3"), (2, "c2"), (1, "c1")]
+        assert await self.list_ids(store) == [(3, "c3"), (2, "c2"), (1, "c1")]
 
     async def test_fields_that_nobody_knows_are_kept_wherever_they_stand_also_when_they_are_saved_again(
         self, store: StoreBase
@@ -586,9 +583,9 @@ class AbilityContract(
         error = StepError("ValueError", "no", extra=new)
         claim = {**CLAIM, **new, "captured": {"at": "2026-01-01T12:00:00+00:00", "signature": None, **new}}
         verdict = {"status": "verified", **new}
-        said = {"pack": {"evidence": [claim], **new}, "verdicts": [verdict], "outcome": "verified", **new}
+        evidence = {"pack": {"evidence": [claim], **new}, "verdicts": [verdict], "outcome": "verified", **new}
         steps = [
-            StepResult("step-1", evidence=said, extra=new),
+            StepResult("step-1", evidence=evidence, extra=new),
             StepResult("step-2", success=False, error=error, extra=new),
         ]
         data = checkpoint(1, steps, error=error, evidence=({"path": "step-1", **new},), extra=new)
@@ -601,64 +598,62 @@ class AbilityContract(
         assert loaded == data
         assert loaded.error is not None
         assert loaded.error.extra == loaded.step_results[1].error.extra == new  # type: ignore[union-attr]
-        assert loaded.step_results[0].evidence == said
+        assert loaded.step_results[0].evidence == evidence
 
     # --- ability: picking checkpoints --------------------------------------------------------------------------------
 
-    async def _attempts_with_all_kinds(self, store: StoreBase) -> StoreBase:
+    async def _save_attempts_of_all_kinds(self, store: StoreBase) -> StoreBase:
         self.needs(store, Ability.OWNERS)
         steps = [*results("a"), claimed("verified", "b"), claimed("failed", "c"), claimed("verified", "d")]
         reasons = (Reason.STARTED, Reason.STEP, Reason.STEP, Reason.MANUAL)
         for sequence, reason in enumerate(reasons, 1):
             await store.save(RUN, checkpoint(sequence, steps[:sequence], reason=reason))
-        lease = await self.resume(store)
-        assert lease.latest is not None
-        kept = list(lease.latest.step_results[:2])  # attempt 2 goes back behind the second checkpoint
+        kept = history_of(await self.resume(store))[:2]  # attempt 2 continues from the second checkpoint
         for sequence, reason in enumerate((Reason.STARTED, Reason.STEP, Reason.STEP, Reason.COMPLETED), 5):
             kept.append(StepResult(f"n{sequence}", attempt=2))
             await store.save(RUN, checkpoint(sequence, kept, attempt=2, reason=reason))
         await store.release(RUN)
         return store
 
-    def _selections(self) -> Iterator[dict[str, Any]]:
+    def _list_selections(self) -> Iterator[dict[str, Any]]:
         """All combinations of selection criteria."""
         chosen = (None, 1, 2, 3), (None, Reason.STEP, "started", Reason.FAILED), (None, True, False), (None, 0, 1, 5, 9)
         for given in itertools.product(*chosen):
             yield dict(zip(("attempt", "reason", "verified", "limit"), given, strict=True))
 
     async def test_what_is_picked_are_those_of_the_runs_checkpoints_that_are_wanted(self, store: StoreBase) -> None:
-        await self._attempts_with_all_kinds(store)
-        door: Any = self.another(store)
-        every = await door.list_checkpoints(RUN)
+        await self._save_attempts_of_all_kinds(store)
+        instance: Any = self.another(store)
+        every = await instance.list_checkpoints(RUN)
         assert [each.sequence for each in every] == [8, 7, 6, 5, 2, 1]
-        for given in self._selections():
-            assert list(await door.list_checkpoints(RUN, **given)) == Selection(**given).of(every), given
-        assert [each.sequence for each in await door.list_checkpoints(RUN, attempt=1, reason="step")] == [2]
-        assert [each.sequence for each in await door.list_checkpoints(RUN, verified=True, limit=2)] == [8, 7]
-        assert [each.verified for each in await door.list_checkpoints(RUN, attempt=1)] == [True, None]
-        assert list(await door.list_checkpoints(RUN, verified=False)) == []
-        assert list(await door.list_checkpoints("no-such-run", attempt=1)) == []
+        for given in self._list_selections():
+            assert list(await instance.list_checkpoints(RUN, **given)) == Selection(**given).of(every), given
+        assert [each.sequence for each in await instance.list_checkpoints(RUN, attempt=1, reason="step")] == [2]
+        assert [each.sequence for each in await instance.list_checkpoints(RUN, verified=True, limit=2)] == [8, 7]
+        assert [each.verified for each in await instance.list_checkpoints(RUN, attempt=1)] == [True, None]
+        assert list(await instance.list_checkpoints(RUN, verified=False)) == []
+        assert list(await instance.list_checkpoints("no-such-run", attempt=1)) == []
 
     async def test_the_newest_checkpoint_of_an_attempt_is_the_newest_of_it_that_counts(self, store: StoreBase) -> None:
-        await self._attempts_with_all_kinds(store)
-        door: Any = self.another(store)
+        await self._save_attempts_of_all_kinds(store)
+        instance: Any = self.another(store)
         for attempt, sequence in ((None, 8), (1, 2), (2, 8)):
-            found = await door.load_latest(RUN, attempt=attempt)
+            found = await instance.load_latest(RUN, attempt=attempt)
             assert (found.sequence, len(found.step_results)) == (sequence, {8: 6, 2: 2}[sequence])
-        assert await door.load_latest(RUN, attempt=3) is None
-        assert await door.load_latest("no-such-run", attempt=1) is None
+        assert await instance.load_latest(RUN, attempt=3) is None
+        assert await instance.load_latest("no-such-run", attempt=1) is None
 
     async def test_what_cannot_be_picked_is_refused(self, store: StoreBase) -> None:
-        door: Any = await self._attempts_with_all_kinds(store)
+        instance: Any = await self._save_attempts_of_all_kinds(store)
         wrong = {"attempt": (0, "1", True), "reason": ("stopped", 1), "verified": ("yes", 1), "limit": (-1, 1.5)}
         for name, values in wrong.items():
             for value in values:
                 for run in (RUN, "no-such-run"):
                     with pytest.raises(SettingError) as refused:
-                        await door.list_checkpoints(run, **{name: value})
+                        await instance.list_checkpoints(run, **{name: value})
                     assert refused.value.setting == name
         with pytest.raises(SettingError):
-            await door.load_latest(RUN, attempt=0)
+            await instance.load_latest(RUN, attempt=0)
 
     # --- ability: deleting one checkpoint, again and again --------------------------------------------------------------
 
@@ -677,10 +672,10 @@ class AbilityContract(
             if sequence == 6:
                 assert await store.delete_checkpoint(RUN, "old")
                 assert await store.delete_checkpoint(RUN, "even-0-1")
-        assert await self.shown(store) == [(7, "even-1-1"), (5, "even-1-1"), (3, "even-1-0")]
+        assert await self.list_ids(store) == [(7, "even-1-1"), (5, "even-1-1"), (3, "even-1-0")]
         await store.release(RUN)
         assert await store.delete_checkpoint(RUN, "even-1-1")
-        assert await self.shown(store) == [(3, "even-1-0")]
+        assert await self.list_ids(store) == [(3, "even-1-0")]
 
     # --- ability: what attempts left behind ---------------------------------------------------------------------------
 
@@ -710,7 +705,7 @@ class AbilityContract(
     ) -> None:
         self.needs(store, Ability.ATTEMPTS)
         assert list(await store.attempts(RUN)) == []
-        await self._attempts_with_all_kinds(store)
+        await self._save_attempts_of_all_kinds(store)
         store = self.another(store)
         assert list(await store.attempts(RUN)) == [1, 2]
         first, second = await store.list_attempt(RUN, 1), await store.list_attempt(RUN, 2)

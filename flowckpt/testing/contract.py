@@ -45,7 +45,16 @@ from flowckpt.errors import (
 )
 from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.testing.abilities import AbilityContract
-from flowckpt.testing.store_under_test import HOSTILE_IDS, NOON, RUN, StoreUnderTest, checkpoint, results, same
+from flowckpt.testing.store_under_test import (
+    HOSTILE_IDS,
+    NOON,
+    RUN,
+    StoreUnderTest,
+    checkpoint,
+    history_of,
+    results,
+    same,
+)
 
 __all__ = ["EXACT", "HOSTILE_IDS", "NOON", "RUN", "CheckpointStoreContract", "checkpoint", "results", "same"]
 
@@ -158,7 +167,7 @@ class LiveContract(StoreUnderTest):
         await store.release(RUN)
         latest = await self.latest(self.another(store))
         assert latest.step_results == results("a", "b")
-        assert await self.shown(store) == [(2, "c2"), (1, "c1")]
+        assert await self.list_ids(store) == [(2, "c2"), (1, "c1")]
         if store.has(Ability.CHECK):
             assert [finding.severity for finding in await store.check(RUN)] == ["ok"]
 
@@ -229,9 +238,9 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
             error=error,
         )
         await store.save(RUN, data)
-        for door in (store, self.another(store)):
-            assert await door.load_latest(RUN) == data
-            assert await door.load(RUN, "späte Post") == data
+        for instance in (store, self.another(store)):
+            assert await instance.load_latest(RUN) == data
+            assert await instance.load(RUN, "späte Post") == data
 
     @pytest.mark.parametrize("value", EXACT, ids=_stable_id)
     async def test_a_value_comes_back_with_its_type(self, store: StoreBase, value: Any) -> None:
@@ -273,9 +282,9 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         steps = results(large, "small", large)
         for sequence in (1, 2, 3):
             await store.save(RUN, checkpoint(sequence, steps[:sequence], snapshot=large, inputs=large))
-        door = self.another(store)
+        instance = self.another(store)
         for sequence in (1, 2, 3):
-            loaded = await door.load(RUN, f"c{sequence}")
+            loaded = await instance.load(RUN, f"c{sequence}")
             assert [result.output for result in loaded.step_results] == [large, "small", large][:sequence]
             assert (loaded.snapshot, loaded.inputs) == (large, large)
 
@@ -323,7 +332,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
     ) -> None:
         for sequence, saved_at in zip((1, 5, 6), times, strict=True):
             await store.save(RUN, checkpoint(sequence, saved_at=saved_at))
-        assert await self.shown(store) == [(6, "c6"), (5, "c5"), (1, "c1")]
+        assert await self.list_ids(store) == [(6, "c6"), (5, "c5"), (1, "c1")]
         latest = await self.latest(store)
         assert latest.sequence == 6
         assert [ref.saved_at for ref in reversed(await store.list_checkpoints(RUN))] == list(times)
@@ -332,7 +341,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         steps = results("a", "b", "c")
         for sequence, name in enumerate(("first", "second", "first"), 1):
             await store.save(RUN, checkpoint(sequence, steps[:sequence], checkpoint_id=name))
-        assert await self.shown(store) == [(3, "first"), (2, "second"), (1, "first")]
+        assert await self.list_ids(store) == [(3, "first"), (2, "second"), (1, "first")]
         assert len((await self.another(store).load(RUN, "first")).step_results) == 3
         latest = await self.latest(store)
         assert latest.checkpoint_id == "first"
@@ -368,7 +377,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
             await store.save(RUN, checkpoint(sequence, checkpoint_id="again"))
         assert (refused.value.sequence, refused.value.last_sequence) == (sequence, 2)
         await store.save(RUN, checkpoint(3))
-        assert await self.shown(store) == [(3, "c3"), (2, "c2")]
+        assert await self.list_ids(store) == [(3, "c3"), (2, "c2")]
 
     @pytest.mark.parametrize(
         "broken",
@@ -396,9 +405,9 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         for _ in range(2):
             with pytest.raises(EncodingError):
                 await store.save(RUN, bad)
-        assert await self.shown(store) == [(1, "c1")]
+        assert await self.list_ids(store) == [(1, "c1")]
         await store.save(RUN, checkpoint(2, steps))
-        assert await self.shown(store) == [(2, "c2"), (1, "c1")]
+        assert await self.list_ids(store) == [(2, "c2"), (1, "c1")]
         latest = await self.latest(self.another(store))
         assert list(latest.step_results) == steps
 
@@ -407,7 +416,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
             await store.save(RUN, checkpoint(1, results(object())))
         assert await store.load_latest(RUN) is None
         await store.save(RUN, checkpoint(1))
-        assert await self.shown(store) == [(1, "c1")]
+        assert await self.list_ids(store) == [(1, "c1")]
 
     async def test_a_history_that_does_not_continue_the_stored_one_is_refused(self, store: StoreBase) -> None:
         await store.save(RUN, checkpoint(1, results("a", "b")))
@@ -415,7 +424,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
             with pytest.raises(ForeignRecordError):
                 await store.save(RUN, checkpoint(2, other))
         await store.save(RUN, checkpoint(2, results("a", "b", "c")))
-        assert await self.shown(store) == [(2, "c2"), (1, "c1")]
+        assert await self.list_ids(store) == [(2, "c2"), (1, "c1")]
 
     @pytest.mark.parametrize("attempt", [0, 1, 3])
     async def test_a_save_of_another_attempt_than_the_owners_is_fenced(self, store: StoreBase, attempt: int) -> None:
@@ -433,23 +442,23 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
     async def test_every_run_id_is_a_run_of_its_own(self, store: StoreBase) -> None:
         for number, run in enumerate(HOSTILE_IDS):
             await store.save(run, checkpoint(1, results(number)))
-        door = self.another(store)
+        instance = self.another(store)
         for number, run in enumerate(HOSTILE_IDS):
-            loaded = await self.latest(door, run)
+            loaded = await self.latest(instance, run)
             assert loaded.step_results[0].output == number, run
         if store.has(Ability.LIST):
-            assert sorted(info.workflow_id for info in await door.list_runs()) == sorted(HOSTILE_IDS)
+            assert sorted(info.workflow_id for info in await instance.list_runs()) == sorted(HOSTILE_IDS)
         await store.clear(HOSTILE_IDS[0])
-        assert await door.load_latest(HOSTILE_IDS[0]) is None
+        assert await instance.load_latest(HOSTILE_IDS[0]) is None
         for run in HOSTILE_IDS[1:]:
-            assert await door.load_latest(run) is not None
+            assert await instance.load_latest(run) is not None
 
     @pytest.mark.parametrize("name", ["../x", "a/b", "", "x" * 300, "🚀", "a\x00b", '"quoted"', "line\nfeed"])
     async def test_every_checkpoint_id_is_found_again(self, store: StoreBase, name: str) -> None:
         await store.save(RUN, checkpoint(1, checkpoint_id="before"))
         await store.save(RUN, attrs.evolve(checkpoint(2), checkpoint_id=name))
         assert (await self.another(store).load(RUN, name)).sequence == 2
-        assert await self.shown(store) == [(2, name), (1, "before")]
+        assert await self.list_ids(store) == [(2, name), (1, "before")]
 
     # --- clearing --------------------------------------------------------------------------------------------------
 
@@ -470,15 +479,15 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         await store.save("other", checkpoint(1))
         await store.clear(RUN)
         assert await self.another(store).load_latest(RUN) is None
-        assert await self.shown(store) == []
+        assert await self.list_ids(store) == []
         with pytest.raises(CheckpointNotFoundError):
             await store.load(RUN, "c5")
         if store.has(Ability.LIST):
             assert [info.workflow_id for info in await store.list_runs()] == ["other"]
         await store.clear(RUN)
         await store.save(RUN, checkpoint(1, results("new")))
-        assert await self.shown(store) == [(1, "c1")]
-        assert await self.shown(store, "other") == [(1, "c1")]
+        assert await self.list_ids(store) == [(1, "c1")]
+        assert await self.list_ids(store, "other") == [(1, "c1")]
 
     # --- ability: deleting one checkpoint -------------------------------------------------------------------------
 
@@ -491,7 +500,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         assert await store.delete_checkpoint(RUN, "one") is False
         assert await store.delete_checkpoint(RUN, "never") is False
         assert await store.delete_checkpoint("no run", "one") is False
-        assert await self.shown(store) == [(4, "three"), (2, "two")]
+        assert await self.list_ids(store) == [(4, "three"), (2, "two")]
         with pytest.raises(CheckpointNotFoundError):
             await self.another(store).load(RUN, "one")
         latest = await self.latest(self.another(store))
@@ -508,7 +517,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         with pytest.raises(SaveConflictError):
             await store.save(RUN, checkpoint(2))
         await store.save(RUN, checkpoint(3))
-        assert await self.shown(store) == [(3, "c3"), (1, "c1")]
+        assert await self.list_ids(store) == [(3, "c3"), (1, "c1")]
 
     async def test_a_deletion_stands_when_the_run_goes_back_behind_it(self, store: StoreBase) -> None:
         self.needs(store, Ability.DELETE, Ability.OWNERS)
@@ -521,7 +530,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
             assert lease.last_sequence == last
             await store.save(RUN, checkpoint(last + 1, steps[:2], attempt=lease.attempt))
             await store.release(RUN)
-        assert await self.shown(store) == [(5, "c5"), (4, "c4"), (2, "c2")]
+        assert await self.list_ids(store) == [(5, "c5"), (4, "c4"), (2, "c2")]
 
     async def test_a_run_stays_listed_when_one_of_its_checkpoints_was_deleted(self, store: StoreBase) -> None:
         self.needs(store, Ability.DELETE, Ability.LIST, Ability.OWNERS)
@@ -541,11 +550,10 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         await self.save_each(store, steps)
         assert await store.delete_checkpoint(RUN, "c3")
         lease = await self.resume(store)
-        assert lease.latest is not None
         assert await store.delete_checkpoint(RUN, "c1")
-        history = [*lease.latest.step_results, *results("new", first=3)]
+        history = [*history_of(lease), *results("new", first=3)]
         await store.save(RUN, checkpoint(4, history, attempt=lease.attempt))
-        assert await self.shown(store) == [(4, "c4"), (2, "c2")]
+        assert await self.list_ids(store) == [(4, "c4"), (2, "c2")]
 
     async def test_what_a_fenced_writer_left_behind_cannot_be_deleted_nor_hide_what_comes(
         self, store: StoreBase
@@ -553,13 +561,13 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         self.needs(store, Ability.OWNERS)
         await store.acquire(RUN)
         await store.save(RUN, checkpoint(1))
-        thief = self.another(store)
-        lease = await thief.acquire(RUN, take_over=True)
+        new_owner = self.another(store)
+        lease = await new_owner.acquire(RUN, take_over=True)
         with pytest.raises(FencedError):
             await store.save(RUN, checkpoint(2, checkpoint_id="x"))
-        assert await thief.delete_checkpoint(RUN, "x") is False
-        await thief.save(RUN, checkpoint(2, attempt=lease.attempt, checkpoint_id="kept"))
-        assert await self.shown(store) == [(2, "kept"), (1, "c1")]
+        assert await new_owner.delete_checkpoint(RUN, "x") is False
+        await new_owner.save(RUN, checkpoint(2, attempt=lease.attempt, checkpoint_id="kept"))
+        assert await self.list_ids(store) == [(2, "kept"), (1, "c1")]
 
     # --- ability: listing runs ------------------------------------------------------------------------------------
 
@@ -604,13 +612,13 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
     async def test_a_run_that_is_owned_cannot_be_acquired_twice(self, store: StoreBase) -> None:
         self.needs(store, Ability.OWNERS)
         await store.acquire(RUN)
-        for door in (store, self.another(store)):
+        for instance in (store, self.another(store)):
             with pytest.raises(RunLockedError) as refused:
-                await door.acquire(RUN)
+                await instance.acquire(RUN)
             assert refused.value.workflow_id == RUN
             assert refused.value.holder
         await store.save(RUN, checkpoint())
-        assert await self.shown(store) == [(1, "c1")]
+        assert await self.list_ids(store) == [(1, "c1")]
 
     async def test_a_resumed_run_goes_on_under_the_next_attempt(self, store: StoreBase) -> None:
         self.needs(store, Ability.OWNERS)
@@ -618,27 +626,26 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         await store.save(RUN, checkpoint(1, steps[:1]))
         await store.release(RUN)
         assert await store.owner(RUN) is None
-        door = self.another(store)
-        lease = await door.acquire(RUN)
+        instance = self.another(store)
+        lease = await instance.acquire(RUN)
         assert (lease.attempt, lease.last_sequence) == (2, 1)
-        assert lease.latest is not None
-        assert list(lease.latest.step_results) == steps[:1]
-        await door.save(RUN, checkpoint(2, steps, attempt=2))
+        assert history_of(lease) == steps[:1]
+        await instance.save(RUN, checkpoint(2, steps, attempt=2))
         assert [ref.attempt for ref in await self.another(store).list_checkpoints(RUN)] == [2, 1]
 
     async def test_a_writer_that_was_stolen_from_is_fenced_for_good(self, store: StoreBase) -> None:
         self.needs(store, Ability.OWNERS)
         await store.acquire(RUN)
         await store.save(RUN, checkpoint(1))
-        thief = self.another(store)
-        lease = await thief.acquire(RUN, take_over=True)
+        new_owner = self.another(store)
+        lease = await new_owner.acquire(RUN, take_over=True)
         assert lease.attempt == 2
         for sequence in (2, 3):
             with pytest.raises(FencedError) as refused:
                 await store.save(RUN, checkpoint(sequence, checkpoint_id="from the old owner"))
             assert refused.value.attempt == 1
-        await thief.save(RUN, checkpoint(2, attempt=2, checkpoint_id="from the new owner"))
-        assert await self.shown(store) == [(2, "from the new owner"), (1, "c1")]
+        await new_owner.save(RUN, checkpoint(2, attempt=2, checkpoint_id="from the new owner"))
+        assert await self.list_ids(store) == [(2, "from the new owner"), (1, "c1")]
 
     async def test_a_released_claim_under_which_nothing_was_saved_leaves_no_trace(self, store: StoreBase) -> None:
         self.needs(store, Ability.OWNERS)
@@ -674,7 +681,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         third = await store.acquire(RUN)
         await store.release(RUN, token=second.token)
         await store.save(RUN, checkpoint(4, attempt=third.attempt))
-        assert await self.shown(store) == [(4, "c4"), (3, "c3"), (2, "c2"), (1, "c1")]
+        assert await self.list_ids(store) == [(4, "c4"), (3, "c3"), (2, "c2"), (1, "c1")]
 
     async def test_a_writer_that_gave_the_run_up_is_fenced(self, store: StoreBase) -> None:
         self.needs(store, Ability.OWNERS)
@@ -682,7 +689,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         await store.release(RUN)
         with pytest.raises(FencedError):
             await store.save(RUN, checkpoint(2))
-        assert await self.shown(store) == [(1, "c1")]
+        assert await self.list_ids(store) == [(1, "c1")]
 
     async def test_an_old_owner_stays_fenced_when_the_one_between_gave_up_unwritten(self, store: StoreBase) -> None:
         self.needs(store, Ability.OWNERS)
@@ -696,7 +703,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
             await between.release(RUN)
         with pytest.raises(FencedError):
             await store.save(RUN, checkpoint(3, checkpoint_id="lost"))
-        assert await self.shown(store) == [(2, "kept"), (1, "c1")]
+        assert await self.list_ids(store) == [(2, "kept"), (1, "c1")]
 
     async def test_a_claim_that_skips_numbers_fences_all_below(self, store: StoreBase) -> None:
         self.needs(store, Ability.OWNERS)
@@ -705,7 +712,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         await store.save(RUN, checkpoint(2, attempt=1_000_000_000))
         await store.release(RUN)
         assert (await store.acquire(RUN)).attempt == 1_000_000_001
-        assert await self.shown(store) == [(2, "c2"), (1, "c1")]
+        assert await self.list_ids(store) == [(2, "c2"), (1, "c1")]
         with pytest.raises(FencedError):
             await store.save(RUN, checkpoint(3, attempt=2))
 
@@ -713,13 +720,13 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         self.needs(store, Ability.OWNERS)
         await store.acquire(RUN)
         await store.save(RUN, checkpoint(1))
-        door = self.another(store)
-        if door is not store:
+        instance = self.another(store)
+        if instance is not store:
             with pytest.raises(RunLockedError):
-                await door.clear(RUN)
-            assert await self.shown(store) == [(1, "c1")]
+                await instance.clear(RUN)
+            assert await self.list_ids(store) == [(1, "c1")]
         await store.clear(RUN)
-        assert await self.shown(store) == []
+        assert await self.list_ids(store) == []
         assert await store.owner(RUN) is None
         assert (await store.acquire(RUN)).attempt == 1
 
@@ -730,23 +737,22 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         old = results("a", "b", "c", "d")
         await self.save_each(store, old)
         await store.release(RUN)
-        door = self.another(store)
-        store = door
+        store = self.another(store)
         lease = await store.acquire(RUN)
-        assert await self.shown(store) == [(4, "c4"), (3, "c3"), (2, "c2"), (1, "c1")]
+        assert await self.list_ids(store) == [(4, "c4"), (3, "c3"), (2, "c2"), (1, "c1")]
         new = [*old[:2], *results("other", first=3)]
         with pytest.raises(SaveConflictError):
-            await door.save(RUN, checkpoint(3, new, attempt=lease.attempt))
-        await door.save(RUN, checkpoint(5, new, attempt=lease.attempt))
-        assert await self.shown(store) == [(5, "c5"), (2, "c2"), (1, "c1")]
+            await store.save(RUN, checkpoint(3, new, attempt=lease.attempt))
+        await store.save(RUN, checkpoint(5, new, attempt=lease.attempt))
+        assert await self.list_ids(store) == [(5, "c5"), (2, "c2"), (1, "c1")]
         with pytest.raises(CheckpointNotFoundError):
             await self.another(store).load(RUN, "c4")
         latest = await self.latest(self.another(store))
         assert list(latest.step_results) == new
         lease = await self.resume(store)
         assert (lease.attempt, lease.last_sequence) == (3, 5)
-        await door.save(RUN, checkpoint(6, results("quite", "new"), attempt=3))
-        assert await self.shown(store) == [(6, "c6")]
+        await store.save(RUN, checkpoint(6, results("quite", "new"), attempt=3))
+        assert await self.list_ids(store) == [(6, "c6")]
         await store.release(RUN)
         assert (await store.acquire(RUN)).last_sequence == 6
 

@@ -45,7 +45,7 @@ _NOT_FILES, _MEMORY = ("/dev/", "/proc/", "/sys/"), "/dev/shm/"  # noqa: S108 - 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _READING_METHODS = (b"GET ", b"HEAD ", b"OPTIONS ")
 _SQLITE_PARTS = ("", "-journal", "-wal", "-shm")
-_BESIDE_PATHS = {"os.remove": (0,), "os.rename": (0, 1), "os.link": (1,), "os.symlink": (1,), "os.truncate": (0,)}
+_PATH_ARGUMENTS = {"os.remove": (0,), "os.rename": (0, 1), "os.link": (1,), "os.symlink": (1,), "os.truncate": (0,)}
 
 
 class InjectedFailureError(Exception):
@@ -120,7 +120,7 @@ class Log:
         os.write(self._descriptor, json.dumps({"what": what, **fields}, default=str).encode() + b"\n")
 
 
-def digest_of(path: str) -> str:
+def digest_file(path: str) -> str:
     """Return a text that identifies the content of a file; empty if there is none."""
     try:
         if os.path.islink(path):  # noqa: PTH114 - paths are text here
@@ -153,7 +153,7 @@ class Guard:
         self.running: list[str] = []
         self.files: dict[str, set[str]] = {}
         self._root, self._log = str(root), log
-        self._kept = kept_files(root)
+        self._kept = read_kept_paths(root)
         self._mine = threading.local()
         self._scanned: dict[str, int] | None = None
 
@@ -161,7 +161,7 @@ class Guard:
         """Observe every change until the process ends."""
         sys.addaudithook(self._on_audit_event)
 
-    def step_now(self) -> str:
+    def find_running_step(self) -> str:
         """Return the running step; empty if it cannot be determined."""
         call = get_call()
         if call is not None:
@@ -175,17 +175,24 @@ class Guard:
         if is_device or path.startswith(self._root) or "__pycache__" in path:
             return
         if path not in self._kept:
-            self._kept.add(path)
-            kind, backup = _kind_of(path), hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()
+            kind, backup = _find_file_kind(path), hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()
             if kind == "file":
                 shutil.copy2(path, f"{self._root}/kept/{backup}")
-            line = {"path": path, "kind": kind, "backup": backup}
-            if kind == "link":
-                line["target"] = os.readlink(path)  # noqa: PTH115
-            with open(f"{self._root}/kept.jsonl", "a", encoding="utf-8") as index:  # noqa: PTH123
-                index.write(json.dumps(line) + "\n")
-        step = self.step_now()
-        if is_change and path not in self.files.setdefault(step, set()):
+            target = {"target": os.readlink(path)} if kind == "link" else {}  # noqa: PTH115
+            self._note_kept(path, kind, backup, **target)
+        if is_change:
+            self._note_change(path)
+
+    def _note_kept(self, path: str, kind: str, backup: str = "", **fields: str) -> None:
+        self._kept.add(path)
+        line = json.dumps({"path": path, "kind": kind, "backup": backup, **fields})
+        with open(f"{self._root}/kept.jsonl", "a", encoding="utf-8") as index:  # noqa: PTH123
+            index.write(f"{line}\n")
+
+    def _note_change(self, path: str) -> None:
+        """Note that the running step changed a file."""
+        step = self.find_running_step()
+        if path not in self.files.setdefault(step, set()):
             self.files[step].add(path)
             self._log.add("file", path=step, file=path)
 
@@ -205,16 +212,10 @@ class Guard:
         else:
             for path in {**found, **self._scanned}:
                 if found.get(path) != self._scanned.get(path):
-                    self._note_made(path)
+                    if path not in self._kept:  # a file that existed before the command was kept
+                        self._note_kept(path, "absent")
+                    self._note_change(path)
         self._scanned = found
-
-    def _note_made(self, path: str) -> None:
-        if path not in self._kept:  # a file that existed before the command was kept
-            self._kept.add(path)
-            with open(f"{self._root}/kept.jsonl", "a", encoding="utf-8") as index:  # noqa: PTH123
-                index.write(json.dumps({"path": path, "kind": "absent", "backup": ""}) + "\n")
-        self.files.setdefault(self.step_now(), set()).add(path)
-        self._log.add("file", path=self.step_now(), file=path)
 
     def _on_audit_event(self, event: str, args: tuple[Any, ...]) -> None:
         if event not in _OBSERVED_EVENTS or getattr(self._mine, "is_busy", False):
@@ -232,10 +233,10 @@ class Guard:
             path, mode, flags = args
             if isinstance(path, str | bytes) and _is_write(mode, flags):
                 self.keep(os.fsdecode(path))
-        elif event in _BESIDE_PATHS:
-            descriptors = [each for each in args[len(_BESIDE_PATHS[event]) :] if isinstance(each, int) and each >= 0]
+        elif event in _PATH_ARGUMENTS:
+            descriptors = [each for each in args[len(_PATH_ARGUMENTS[event]) :] if isinstance(each, int) and each >= 0]
             base = os.readlink(f"/proc/self/fd/{descriptors[0]}") if descriptors else ""  # noqa: PTH115
-            for place in _BESIDE_PATHS[event]:
+            for place in _PATH_ARGUMENTS[event]:
                 if isinstance(args[place], str | bytes):
                     self.keep(os.path.join(base, os.fsdecode(args[place])))  # noqa: PTH118
         elif event in ("os.mkdir", "os.rmdir"):
@@ -259,7 +260,7 @@ class Guard:
         verb = data.partition(b" ")[0].decode("ascii", "replace")
         if event == "smtplib.send" or (b" HTTP/1" in bytes(args[1][:2000]) and verb.isupper()):
             self._log.add(
-                "effect", path=self.step_now(), sent="mail" if event == "smtplib.send" else f"a {verb} request"
+                "effect", path=self.find_running_step(), sent="mail" if event == "smtplib.send" else f"a {verb} request"
             )
 
 
@@ -271,7 +272,7 @@ _OBSERVED_EVENTS = {
     "sqlite3.connect",
     "smtplib.send",
     "http.client.send",
-    *_BESIDE_PATHS,
+    *_PATH_ARGUMENTS,
 }
 
 
@@ -281,7 +282,7 @@ def _is_write(mode: Any, flags: Any) -> bool:
     return bool(isinstance(flags, int) and flags & _WRITES)
 
 
-def _kind_of(path: str) -> str:
+def _find_file_kind(path: str) -> str:
     if os.path.islink(path):  # noqa: PTH114
         return "link"
     if os.path.isdir(path):  # noqa: PTH112
@@ -289,7 +290,7 @@ def _kind_of(path: str) -> str:
     return "file" if os.path.isfile(path) else "absent"  # noqa: PTH113
 
 
-def kept_files(root: Path) -> set[str]:
+def read_kept_paths(root: Path) -> set[str]:
     """Return the paths whose original state is kept."""
     return {each["path"] for each in read_lines(root / "kept.jsonl")}
 
@@ -304,14 +305,14 @@ def read_lines(file: Path) -> Iterator[dict[str, Any]]:
 # Changes that a step makes in the memory of its process.
 
 
-def memory_of(function: Any) -> dict[str, tuple[Any, int]]:
+def snapshot_memory(function: Any) -> dict[str, tuple[Any, int]]:
     """Return the values that a function can change in memory, by name: a token of the value, and its length if a list.
 
     Args:
         function: the function of a step; its globals, its closure and its bound object are inspected.
     """
     found: dict[str, tuple[Any, int]] = {}
-    for name, value in _names_in_reach(getattr(function, "func", function), 2).items():
+    for name, value in _find_reachable_values(getattr(function, "func", function), 2).items():
         if not isinstance(value, ModuleType | type) and not callable(value):
             found[name] = _token(value)
         elif hasattr(value, "mock_calls"):
@@ -319,12 +320,12 @@ def memory_of(function: Any) -> dict[str, tuple[Any, int]]:
     return found
 
 
-def _names_in_reach(function: Any, depth: int) -> dict[str, Any]:
+def _find_reachable_values(function: Any, depth: int) -> dict[str, Any]:
     plain = getattr(function, "__func__", function)
     code = getattr(plain, "__code__", None)
     if code is None:
         return {}
-    names = {name: plain.__globals__[name] for name in _names_of(code) if name in plain.__globals__}
+    names = {name: plain.__globals__[name] for name in _code_names(code) if name in plain.__globals__}
     for name, cell in zip(code.co_freevars, plain.__closure__ or (), strict=False):
         with suppress(ValueError):  # an empty cell
             names[name] = cell.cell_contents
@@ -333,15 +334,15 @@ def _names_in_reach(function: Any, depth: int) -> dict[str, Any]:
         names.update({f"self.{name}": value for name, value in getattr(owner, "__dict__", {}).items()})
     for value in [*names.values()] if depth else ():
         if getattr(value, "__module__", None) == plain.__module__:
-            names = {**_names_in_reach(value, depth - 1), **names}
+            names = {**_find_reachable_values(value, depth - 1), **names}
     return names
 
 
-def _names_of(code: Any) -> Iterator[str]:
+def _code_names(code: Any) -> Iterator[str]:
     yield from code.co_names
     for each in code.co_consts:
         if hasattr(each, "co_names"):
-            yield from _names_of(each)
+            yield from _code_names(each)
 
 
 def _token(value: Any) -> tuple[Any, int]:
@@ -377,11 +378,11 @@ class _Store(FileCheckpointStore):
             os._exit(DIED)
 
 
-def watched(attempt: Callable[..., Any], guard: Guard, log: Log, point: Point | None) -> Callable[..., Any]:
+def watch_attempts(attempt: Callable[..., Any], guard: Guard, log: Log, point: Point | None) -> Callable[..., Any]:
     """Return a wrapper of `StepRunner.attempt` that logs the try, and dies or fails at the chosen place."""
     is_failed: list[bool] = []
 
-    async def watched_attempt(self: StepRunner, call: StepCall, **how: Any) -> Outcome:
+    async def attempt_and_log(self: StepRunner, call: StepCall, **how: Any) -> Outcome:
         path, step = call.path, call.step
         is_here = point is not None and point.path == path and point.kind in ("before_step", "after_step", "fail_step")
         kind = point.kind if is_here and point is not None else ""
@@ -395,7 +396,7 @@ def watched(attempt: Callable[..., Any], guard: Guard, log: Log, point: Point | 
         function = getattr(action, "function", None)
         if action.is_command:
             guard.scan()
-        before, guard_files = memory_of(function), len(guard.files.get(path, ()))
+        before, guard_files = snapshot_memory(function), len(guard.files.get(path, ()))
         guard.running.append(path)
         try:
             outcome: Outcome = await attempt(self, call, **how)
@@ -407,15 +408,17 @@ def watched(attempt: Callable[..., Any], guard: Guard, log: Log, point: Point | 
             log.add("failed", path=path)
             return outcome
         has_files = len(guard.files.get(path, ())) > guard_files
-        log.add("done", path=path, **_done(step, outcome, before, memory_of(function), has_files=has_files))
+        log.add(
+            "done", path=path, **_describe_done(step, outcome, before, snapshot_memory(function), has_files=has_files)
+        )
         if kind == "after_step":
             os._exit(DIED)
         return outcome
 
-    return watched_attempt
+    return attempt_and_log
 
 
-def _done(
+def _describe_done(
     step: Step[Any],
     outcome: Outcome,
     before: Mapping[str, tuple[Any, int]],
@@ -443,21 +446,23 @@ def play(workflow: Workflow[..., Any], inputs: Mapping[str, Any], root: Path, tu
     log = Log(root / "log.jsonl")
     guard = Guard(root, log)
     store, clock = _Store(root, log, turn), FakeClock(turn.now)
-    StepRunner.attempt = watched(StepRunner.attempt, guard, log, turn.point)  # type: ignore[method-assign]
+    StepRunner.attempt = watch_attempts(StepRunner.attempt, guard, log, turn.point)  # type: ignore[method-assign]
     engine = WorkflowEngine(store, clock=clock, max_crashes=0)
     guard.start()
     try:
         send_messages(engine, turn.messages)
-        given: dict[str, Any] = {"workflow_id": RUN, "options": turn.options}
-        door = engine.resume_sync if turn.is_resume else engine.run_sync
-        secrets = {name: inputs[name] for name in workflow.secret_inputs if name in inputs}
-        result = door(workflow, **given, **(secrets if turn.is_resume else inputs))
+        options: dict[str, Any] = {"workflow_id": RUN, "options": turn.options}
+        if turn.is_resume:
+            secrets = {name: inputs[name] for name in workflow.secret_inputs if name in inputs}
+            result = engine.resume_sync(workflow, **options, **secrets)
+        else:
+            result = engine.run_sync(workflow, **options, **inputs)
         error = result.error
     except Exception as raised:
         result, error = None, raised
     if turn.point is None:
         log.add("modules", names=[each for each in sys.modules if each.partition(".")[0] in _SHARED])
-    log.add("end", **_end_of(workflow, result, error), now=clock.now().isoformat())
+    log.add("end", **_describe_end(workflow, result, error), now=clock.now().isoformat())
 
 
 def send_messages(engine: WorkflowEngine, messages: tuple[Message, ...]) -> None:
@@ -472,7 +477,9 @@ def send_messages(engine: WorkflowEngine, messages: tuple[Message, ...]) -> None
             engine.reject_sync(RUN, each.name, by="explore_crashes")
 
 
-def _end_of(workflow: Workflow[..., Any], result: WorkflowResult | None, error: BaseException | None) -> dict[str, Any]:
+def _describe_end(
+    workflow: Workflow[..., Any], result: WorkflowResult | None, error: BaseException | None
+) -> dict[str, Any]:
     end: dict[str, Any] = {"status": "raised" if result is None else str(result.status), "output": None}
     if result is not None:
         end["waits"] = [{"path": each.path, "kind": str(each.kind), "name": each.name} for each in result.waits]
@@ -488,6 +495,6 @@ def _end_of(workflow: Workflow[..., Any], result: WorkflowResult | None, error: 
     return end
 
 
-def later(now: str) -> datetime:
+def find_next_start(now: str) -> datetime:
     """Return the time at which the next process starts."""
     return datetime.fromisoformat(now) + timedelta(seconds=1)

@@ -18,7 +18,7 @@ import tempfile
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,7 +40,18 @@ from flowckpt.engine.values.inputs import bind_inputs, check_workflow
 from flowckpt.engine.values.target import describe_target
 from flowckpt.errors import FlowckptError
 from flowckpt.stores.file import FileCheckpointStore
-from flowckpt.testing.crash_child import DIED, RUN, Message, Point, Turn, digest_of, later, play, read_lines
+from flowckpt.testing.crash_child import (
+    DIED,
+    RUN,
+    Message,
+    Point,
+    Turn,
+    digest_file,
+    find_next_start,
+    play,
+    read_kept_paths,
+    read_lines,
+)
 
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 MOST_TURNS = 100
@@ -165,7 +176,7 @@ def crash_report(
 
 
 @attrs.frozen
-class _Played:
+class _HistoryLog:
     """The log and the end of one history.
 
     Attributes:
@@ -183,13 +194,23 @@ class _Played:
         """The end of the last process."""
         return self.ends[-1] or {"status": "died"}
 
-    def of(self, what: str) -> list[dict[str, Any]]:
-        """Return the events of one kind."""
-        return [each for each in self.lines if each["what"] == what]
+    @property
+    def error(self) -> str:
+        """The class and the message of the error at the end; empty if there is none."""
+        return f"{self.last.get('error_type', '')}: {self.last.get('error', '')}".strip(": ")
 
-    def done(self) -> Counter[str]:
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """Return the events of one kind."""
+        return _select(self.lines, kind)
+
+    def count_done(self) -> Counter[str]:
         """Return how often each recorded step was done."""
-        return Counter(each["path"] for each in self.of("done") if each["is_recorded"])
+        return Counter(each["path"] for each in self.events("done") if each["is_recorded"])
+
+
+def _select(lines: Iterable[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """Return the events of one kind."""
+    return [each for each in lines if each["what"] == kind]
 
 
 @attrs.define
@@ -202,14 +223,14 @@ class _Explorer:
     root: Path
     findings: dict[tuple[str, str], CrashFinding] = attrs.field(factory=dict)
     notes: list[str] = attrs.field(factory=list)
-    whole: _Played = attrs.field(init=False)
+    whole: _HistoryLog = attrs.field(init=False)
     volatile: set[str] = attrs.field(factory=set)
     is_output_volatile: bool = False
 
     def explore(self) -> CrashReport:
         self.whole = self._play(None)
         # Import modules and fill caches here, once, instead of in every process.
-        for each in self.whole.of("modules"):
+        for each in self.whole.events("modules"):
             for module in each["names"]:
                 with suppress(ImportError):  # a module that exists only in memory
                     importlib.import_module(module)
@@ -219,13 +240,13 @@ class _Explorer:
         self._check_whole()
         self._check_determinism()
         self._compare_whole(self._play(None))
-        points = [*self._points()]
+        points = [*self._choose_points()]
         if len(points) > MOST_HISTORIES:
             self.notes.append(f"{MOST_HISTORIES} of {len(points)} histories were tried")
             points = points[:MOST_HISTORIES]
         for point in points:
             self._judge(point, self._play(point))
-        steps = len({each["path"] for each in self.whole.of("done")})
+        steps = len({each["path"] for each in self.whole.events("done")})
         findings = tuple(self.findings.values())
         return CrashReport(self.workflow.name, steps, len(points), findings, tuple(self.notes))
 
@@ -235,7 +256,6 @@ class _Explorer:
         last = self.whole.last
         if last["status"] == "completed":
             return
-        said = f"{last.get('error_type', '')}: {last.get('error', '')}".strip(": ")
         waits = [each for each in last.get("waits", ()) if each["name"]]
         if last["status"] == "suspended" and waits:
             name = waits[0]["name"]
@@ -245,11 +265,11 @@ class _Explorer:
                 remedy=f"Give one: explore_crashes(…, {example}), or --answer {name}=JSON.",
             )
         raise FlowckptError(
-            f"the uninterrupted run of {self.workflow.name!r} ended as {last['status']}: {said}",
+            f"the uninterrupted run of {self.workflow.name!r} ended as {last['status']}: {self.whole.error}",
             remedy="Choose inputs with which it completes: the other histories are compared with that run.",
         )
 
-    def _compare_whole(self, second: _Played) -> None:
+    def _compare_whole(self, second: _HistoryLog) -> None:
         """Note the differences between two uninterrupted runs, which cannot be compared."""
         if second.last.get("output") != self.whole.last["output"]:
             self.is_output_volatile = True
@@ -257,7 +277,7 @@ class _Explorer:
         for path in {**self.whole.files, **second.files}:
             if self.whole.files.get(path) != second.files.get(path):
                 self.volatile.add(path)
-        if shown := sorted(map(_shown_path, self.volatile & {*self.whole.files}))[:5]:
+        if shown := sorted(map(_relative_path, self.volatile & {*self.whole.files}))[:5]:
             self.notes.append(f"files that differ between two uninterrupted runs are not compared: {', '.join(shown)}")
 
     def _check_determinism(self) -> None:
@@ -273,15 +293,15 @@ class _Explorer:
                     found, _ = drive_again(self.workflow, self.inputs, latest, place="another environment")
             target = self.options.target or describe_target(self.workflow)
             for seed in ("1", "2", "3"):  # the order of a small set may be the same by chance
-                others, said = drive_in_other_process(target, self.inputs, self.workflow, latest, seed=seed)
+                others, note = drive_in_other_process(target, self.inputs, self.workflow, latest, seed=seed)
                 found += others or ()
-                if others or said:
+                if others or note:
                     break
             lines = [attrs.asdict(each) for each in found]
-            lines += [{"note": said}] if said else []
+            lines += [{"note": note}] if note else []
             file.write_text("".join(f"{json.dumps(each)}\n" for each in lines), encoding="utf-8")
 
-        _forked(drive, self.root)
+        _run_forked(drive, self.root)
         for each in read_lines(file):
             if "note" in each:
                 self.notes.append(each["note"])
@@ -302,66 +322,63 @@ class _Explorer:
         subject = f"`{path}` got {what}" if path else f"the workflow has {what}"
         now = f": first {each['recorded']}, then {each['now']}" if each["kind"] != "arguments" else f": {each['now']}"
         message = f"{subject} when the code of the workflow ran again, at {where}{now}. A resume runs it again. {why}"
-        self._add("nondeterministic", path, "the run was resumed", message)
+        self._add_finding("nondeterministic", path, "the run was resumed", message)
 
     # --- the histories -----------------------------------------------------------------------------------------------
 
-    def _points(self) -> Iterator[Point]:
+    def _choose_points(self) -> Iterator[Point]:
         """Yield the places, those with the shortest histories first; of repeated steps only the first, second and last."""
-        steps = [each for each in self.whole.of("start") if each["is_recorded"]]
+        steps = [each for each in self.whole.events("start") if each["is_recorded"]]
         paths = [*dict.fromkeys(each["path"] for each in steps)]
-        chosen = [*_few(paths)]
+        chosen = [*_sample_paths(paths)]
         for kind in ("after_step", "before_step"):
             yield from (Point(kind, path) for path in chosen)
-        saves = self.whole.of("save")
-        few = {*_few([*dict.fromkeys(path for each in saves for path in each["paths"][-1:])])}
+        saves = self.whole.events("save")
+        few = {*_sample_paths([*dict.fromkeys(path for each in saves for path in each["paths"][-1:])])}
         for kind in ("before_save", "after_save"):
             for each in saves:
                 last = "".join(each["paths"][-1:])
                 if not last or last in few:
                     yield Point(kind, last, each["number"])
         yield from (Point("fail_step", path) for path in chosen if not self._may_fail(path))
-        yield from self._lost_files({*chosen})
+        yield from self._choose_lost_files({*chosen})
         if any(each["taken"] for each in saves):
             yield Point("twice")
 
     def _may_fail(self, path: str) -> bool:
-        return any(path == each or _name_of(path) == each for each in self.may_fail)
+        return any(path == each or _strip_keys(path) == each for each in self.may_fail)
 
-    def _lost_files(self, chosen: Collection[str]) -> Iterator[Point]:
+    def _choose_lost_files(self, chosen: Collection[str]) -> Iterator[Point]:
         """Yield the loss of each file that a step wrote, after the save that made the step durable."""
         saved: dict[str, int] = {}
-        for each in self.whole.of("save"):
+        for each in self.whole.events("save"):
             for path in each["paths"]:
                 saved.setdefault(path, each["number"])
         writers: dict[str, str] = {}
-        for each in self.whole.of("file"):
+        for each in self.whole.events("file"):
             writers[each["file"]] = each["path"]  # the last one
         for file, step in writers.items():
             if step in chosen and step in saved and self.whole.files.get(file) and not Path(file).is_dir():
                 yield Point("lost_file", step, saved[step], file)
 
-    def _play(self, point: Point | None) -> _Played:
+    def _play(self, point: Point | None) -> _HistoryLog:
         """Execute one history to its end, starting from the original files."""
         self.restore()
         log = self.root / "log.jsonl"
-        for old in (log, self.root / "store"):
-            if old.is_dir():
-                shutil.rmtree(old)
-            else:
-                old.unlink(missing_ok=True)
+        log.unlink(missing_ok=True)
+        shutil.rmtree(self.root / "store", ignore_errors=True)
         ends: list[dict[str, Any] | None] = []
         answered: dict[str, Message] = {}
-        turn = Turn(_place_to_die(point), False, _START, options=self.options)
+        turn = Turn(_find_death(point), False, _START, options=self.options)
         for _ in range(MOST_TURNS):
-            _forked(lambda turn=turn: play(self.workflow, self.inputs, self.root, turn), self.root)  # type: ignore[misc]
+            _run_forked(lambda turn=turn: play(self.workflow, self.inputs, self.root, turn), self.root)  # type: ignore[misc]
             lines = [*read_lines(log)]
-            ended = [each for each in lines if each["what"] == "end"]
+            ended = _select(lines, "end")
             is_dead = len(ended) == sum(each is not None for each in ends)
             end = None if is_dead else ended[-1]
             ends.append(end)
-            has_run = any(each["what"] == "save" for each in lines)
-            now = later(ended[-1]["now"]) if ended else turn.now
+            has_run = bool(_select(lines, "save"))
+            now = find_next_start(ended[-1]["now"]) if ended else turn.now
             if end is None:
                 if point is not None and point.kind == "lost_file":
                     Path(point.file).unlink(missing_ok=True)
@@ -374,8 +391,7 @@ class _Explorer:
             if following is None:
                 break
             turn = following
-        files = {path for each in read_lines(self.root / "kept.jsonl") for path in (each["path"],)}
-        return _Played([*read_lines(log)], ends, {path: digest_of(path) for path in files})
+        return _HistoryLog([*read_lines(log)], ends, {path: digest_file(path) for path in read_kept_paths(self.root)})
 
     def _next_turn(
         self,
@@ -388,12 +404,12 @@ class _Explorer:
     ) -> Turn | None:
         """Return the turn of the next process; None if the history has ended."""
         if doubted := end.get("in_doubt"):
-            done = [each for each in lines if each["what"] == "done" and each["path"] == doubted]
+            done = [each for each in _select(lines, "done") if each["path"] == doubted]
             how: dict[str, Any] = {"not_done": [doubted]}
             if done:
                 how = {"done": {doubted: codec.decode(done[-1]["output"], Any)}}
             return Turn(None, True, now, (), attrs.evolve(self.options, **how))
-        ended = [each for each in lines if each["what"] == "end"]
+        ended = _select(lines, "end")
         failed = sum(each["status"] == "failed" for each in ended)
         if end["status"] == "failed" and failed == 1 and point is not None and not end.get("is_handled"):
             return Turn(None, True, now, (), self.options) if point.kind == "fail_step" else None
@@ -418,9 +434,8 @@ class _Explorer:
                 return None
             now = max(now, datetime.fromisoformat(end["due"]))
         has_died = len(ended) < turns
-        place = None if has_died else _place_to_die(point)
-        saves = sum(each["what"] == "save" for each in lines)
-        return Turn(place, True, now, tuple(messages), self.options, saves)
+        place = None if has_died else _find_death(point)
+        return Turn(place, True, now, tuple(messages), self.options, len(_select(lines, "save")))
 
     def restore(self) -> None:
         """Restore all files to their state before the exploration."""
@@ -434,7 +449,7 @@ class _Explorer:
             elif kind == "file":
                 backup = self.root / "kept" / each["backup"]
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
-                if digest_of(path) != digest_of(str(backup)):
+                if digest_file(path) != digest_file(str(backup)):
                     Path(path).unlink(missing_ok=True)
                     shutil.copy2(backup, path)
             elif kind == "link":
@@ -449,146 +464,141 @@ class _Explorer:
 
     # --- the comparison ----------------------------------------------------------------------------------------------
 
-    def _judge(self, point: Point, played: _Played) -> None:
-        if point.kind == "twice":
-            self._judge_twice(played)
-        elif point.kind == "fail_step":
-            self._judge_failure(point, played)
-        elif point.kind == "lost_file":
-            self._judge_lost_file(point, played)
-        else:
-            self._judge_crash(point, played)
+    def _judge(self, point: Point, played: _HistoryLog) -> None:
+        judges = {"twice": self._judge_twice, "fail_step": self._judge_failure, "lost_file": self._judge_lost_file}
+        judges.get(point.kind, self._judge_crash)(point, played)
 
-    def _difference(self, played: _Played) -> str:
+    def _find_difference(self, played: _HistoryLog) -> str:
         """Return how the end of a history differs from that of the uninterrupted run; empty if it does not."""
         last, whole = played.last, self.whole.last
         if last["status"] != "completed":
-            said = f"{last.get('error_type', '')}: {last.get('error', '')}".strip(": ")[:300]
-            return f"the resume ended as {last['status']}{f' ({said})' if said else ''}"
+            error = played.error[:300]
+            return f"the resume ended as {last['status']}{f' ({error})' if error else ''}"
         if not self.is_output_volatile and last["output"] != whole["output"]:
-            return f"the output is {_short(last['output'])} and not {_short(whole['output'])}"
-        files = self._differing_files(played)
-        return f"{_shown_path(files[0])} differs" if files else ""
+            return f"the output is {_shorten(last['output'])} and not {_shorten(whole['output'])}"
+        files = self._find_differing_files(played)
+        return f"{_relative_path(files[0])} differs" if files else ""
 
-    def _differing_files(self, played: _Played) -> list[str]:
+    def _find_differing_files(self, played: _HistoryLog) -> list[str]:
         return [
             path
             for path, digest in self.whole.files.items()
             if digest and path not in self.volatile and played.files.get(path) != digest
         ]
 
-    def _judge_crash(self, point: Point, played: _Played) -> None:
-        whole, history = self.whole.done(), _history(point)
-        twice = [path for path, count in played.done().items() if count > whole.get(path, 0)]
-        effects = {each["path"]: each["sent"] for each in played.of("effect")}
-        difference = self._difference(played)
-        changed = {each["file"] for each in played.of("file") if each["path"] in twice}
-        files = [path for path in self._differing_files(played) if path in changed]
+    def _judge_crash(self, point: Point, played: _HistoryLog) -> None:
+        whole, history = self.whole.count_done(), _describe_point(point)
+        twice = [path for path, count in played.count_done().items() if count > whole.get(path, 0)]
+        effects = {each["path"]: each["sent"] for each in played.events("effect")}
+        difference = self._find_difference(played)
+        changed = {each["file"] for each in played.events("file") if each["path"] in twice}
+        files = [path for path in self._find_differing_files(played) if path in changed]
         for path in twice:
-            done = [each for each in played.of("done") if each["path"] == path]
-            mine = {each["file"] for each in played.of("file") if each["path"] == path}
+            done = [each for each in played.events("done") if each["path"] == path]
+            mine = {each["file"] for each in played.events("file") if each["path"] == path}
             has_trace = any(each["grown"] or each["is_for_effect"] for each in done) or path in effects
             is_open = not any(each["is_protected"] for each in done)
             spoilt = [each for each in files if each in mine]
             if spoilt or (is_open and has_trace):
-                what = f", and {_shown_path(spoilt[0])} differs" if spoilt else ""
-                self._add(
+                what = f", and {_relative_path(spoilt[0])} differs" if spoilt else ""
+                self._add_finding(
                     "ran_twice",
                     path,
                     history,
-                    f"`{path}` ran twice{what}: {_died(point, path)}. Mark it at_most_once or claim its effect.",
+                    f"`{path}` ran twice{what}: {_describe_death(point, path)}. Mark it at_most_once or claim its effect.",
                 )
                 return
         if difference and not self._is_known(played):
             self._add_change(point, played, difference, has_files=bool(files))
 
-    def _add_change(self, point: Point, played: _Played, difference: str, *, has_files: bool = False) -> None:
+    def _add_change(self, point: Point, played: _HistoryLog, difference: str, *, has_files: bool = False) -> None:
         """Add a difference that is not due to a step that ran twice; if a step changed values in memory, it is due to these."""
-        names, history = sorted({name for each in self.whole.of("done") for name in each["changed"]}), _history(point)
+        names, history = (
+            sorted({name for each in self.whole.events("done") for name in each["changed"]}),
+            _describe_point(point),
+        )
         if names and not has_files:
             message = (
-                f"{history}, and {difference}: a step changes {_names(names)} in memory, which a crash loses. "
+                f"{history}, and {difference}: a step changes {_quote_names(names)} in memory, which a crash loses. "
                 "Return the value from the step, and pass it on as an argument."
             )
-            self._add("kept_in_memory", names[0], history, message)
+            self._add_finding("kept_in_memory", names[0], history, message)
         else:
             path = played.last.get("error_path") or point.path
-            self._add("differs", path, history, f"{history}, and {difference}.")
+            self._add_finding("differs", path, history, f"{history}, and {difference}.")
 
-    def _is_known(self, played: _Played) -> bool:
+    def _is_known(self, played: _HistoryLog) -> bool:
         """Return whether a resume stopped because the workflow is nondeterministic, which is reported already."""
         is_stop = played.last.get("error_type") in ("StaleStepError", "WorkflowChangedError")
         return is_stop and any(each.mistake == "nondeterministic" for each in self.findings.values())
 
-    def _judge_failure(self, point: Point, played: _Played) -> None:
-        difference = self._difference(played)
+    def _judge_failure(self, point: Point, played: _HistoryLog) -> None:
+        difference = self._find_difference(played)
         if not difference or self._is_known(played):
             return
-        steps = {each["path"] for each in played.of("start")}
-        is_handled = bool(steps - {each["path"] for each in self.whole.of("start")})
+        steps = {each["path"] for each in played.events("start")}
+        is_handled = bool(steps - {each["path"] for each in self.whole.events("start")})
         if is_handled or played.last.get("is_handled"):
             return  # another step was run instead
-        path, history = point.path, _history(point)
+        path, history = point.path, _describe_point(point)
         if len(played.ends) == len(self.whole.ends) and played.last["status"] == "completed":
             message = (
                 f"`{path}` failed once, and the run completed anyway: {difference}. The failure was swallowed. Raise "
                 f"it again, run another step instead, or name the step in may_fail."
             )
-            self._add("swallowed_failure", path, history, message)
+            self._add_finding("swallowed_failure", path, history, message)
         elif played.last["status"] != "failed" or played.last.get("error_path") != path:
             self._add_change(point, played, difference)
 
-    def _judge_lost_file(self, point: Point, played: _Played) -> None:
-        difference = self._difference(played)
+    def _judge_lost_file(self, point: Point, played: _HistoryLog) -> None:
+        difference = self._find_difference(played)
         last, path = played.last, point.path
         is_loud = last["status"] in ("failed", "raised") and last.get("error_path") == path
         if not difference or is_loud or self._is_known(played) or not any(each is None for each in played.ends):
             return
-        file = _shown_path(point.file)
+        file = _relative_path(point.file)
         message = (
             f"`{path}` wrote {file}, which nothing claims: with the file lost after a crash, its result was reused, and "
             f'{difference}. Claim it: .evidence(file_sha256("{file}")) or .writes("{file}").'
         )
-        self._add("lost_file", path, _history(point), message)
+        self._add_finding("lost_file", path, _describe_point(point), message)
 
-    def _judge_twice(self, played: _Played) -> None:
-        for save in played.of("save"):
+    def _judge_twice(self, point: Point, played: _HistoryLog) -> None:
+        for save in played.events("save"):
             for path, signal in save["taken"].items():
-                asked, _, copy = signal.rpartition(" ")
-                if copy.isdigit() and asked != path and asked:
+                wait, _, copy = signal.rpartition(" ")
+                if copy.isdigit() and wait not in ("", path):
                     message = (
-                        f"`{path}` took the answer to `{asked}`: the same message was sent twice, which may happen. Give "
+                        f"`{path}` took the answer to `{wait}`: the same message was sent twice, which may happen. Give "
                         "each wait a name of its own, for example with the number of the item."
                     )
-                    self._add("answered_twice", path, "each signal was sent twice", message)
+                    self._add_finding("answered_twice", path, "each signal was sent twice", message)
                     return
-        if difference := self._difference(played):
+        if difference := self._find_difference(played):
             message = f"each signal was sent twice, and {difference}."
-            self._add("answered_twice", "", "each signal was sent twice", message)
+            self._add_finding("answered_twice", "", "each signal was sent twice", message)
 
-    def _add(self, mistake: str, path: str, history: str, message: str) -> None:
-        known = mistake, _name_of(path)
-        if known not in self.findings:
-            self.findings[known] = CrashFinding(mistake, path, history, message)
+    def _add_finding(self, mistake: str, path: str, history: str, message: str) -> None:
+        self.findings.setdefault((mistake, _strip_keys(path)), CrashFinding(mistake, path, history, message))
 
 
-def _place_to_die(point: Point | None) -> Point | None:
+def _find_death(point: Point | None) -> Point | None:
     """Return where the first process dies: for a lost file, after the save of its step."""
     if point is None or point.kind == "twice":
         return None
     return Point("after_save", point.path, point.number) if point.kind == "lost_file" else point
 
 
-def _name_of(path: str) -> str:
+def _strip_keys(path: str) -> str:
     """Return the path of a step without the numbers and keys that distinguish its repetitions."""
     return re.sub(r"\[[^\]]*\]", "", path)
 
 
-def _few(paths: list[str]) -> Iterator[str]:
+def _sample_paths(paths: list[str]) -> Iterator[str]:
     """Yield the first, the second and the last path of each step name, in the given order."""
     groups: dict[str, list[str]] = {}
     for path in paths:
-        groups.setdefault(_name_of(path), []).append(path)
+        groups.setdefault(_strip_keys(path), []).append(path)
     chosen = {path for group in groups.values() for path in (*group[:2], group[-1])}
     yield from (path for path in paths if path in chosen)
 
@@ -603,32 +613,32 @@ _PLACES = {
 }
 
 
-def _history(point: Point) -> str:
+def _describe_point(point: Point) -> str:
     of = f" (of `{point.path}`)" if point.path else ""
-    return _PLACES[point.kind].format(path=point.path, number=point.number, of=of, file=_shown_path(point.file))
+    return _PLACES[point.kind].format(path=point.path, number=point.number, of=of, file=_relative_path(point.file))
 
 
-def _died(point: Point, path: str) -> str:
+def _describe_death(point: Point, path: str) -> str:
     is_near = point.path == path
-    return "the process died after it and before its checkpoint" if is_near else _history(point)
+    return "the process died after it and before its checkpoint" if is_near else _describe_point(point)
 
 
-def _names(names: list[str]) -> str:
+def _quote_names(names: list[str]) -> str:
     return ", ".join(f"`{each}`" for each in names[:3])
 
 
-def _shown_path(path: str) -> str:
+def _relative_path(path: str) -> str:
     with suppress(ValueError):
         return str(Path(path).relative_to(Path.cwd()))
     return path
 
 
-def _short(text: str | None) -> str:
+def _shorten(text: str | None) -> str:
     text = str(text)
     return text if len(text) <= 120 else f"{text[:120]}…"
 
 
-def _forked(work: Callable[[], None], root: Path) -> int:
+def _run_forked(work: Callable[[], None], root: Path) -> int:
     """Call a function in a forked process, and return the exit code of the process.
 
     Raises:

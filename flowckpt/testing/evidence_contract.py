@@ -86,12 +86,12 @@ class EvidenceContract:
 
     async def test_verifying_changes_no_file(self) -> None:
         claim = self.make_claim()
-        before = _contents()
+        before = _digest_files()
         await self.verifier(claim).verify_evidence(claim)
-        assert _contents() == before
+        assert _digest_files() == before
 
 
-def _contents() -> dict[str, str]:
+def _digest_files() -> dict[str, str]:
     return {
         str(each): hashlib.sha256(each.read_bytes()).hexdigest() for each in Path.cwd().rglob("*") if each.is_file()
     }

@@ -13,7 +13,7 @@ from flowckpt.core.records import Reason
 from flowckpt.core.records.wait import Signal
 from flowckpt.errors import CheckpointNotFoundError, FencedError
 from flowckpt.stores.base import Ability, StoreBase
-from flowckpt.testing.store_under_test import NOON, RUN, StoreUnderTest, checkpoint, results
+from flowckpt.testing.store_under_test import NOON, RUN, StoreUnderTest, checkpoint, history_of, results
 
 _LATER = NOON + timedelta(hours=1)
 
@@ -41,32 +41,31 @@ class GenerationContract(StoreUnderTest):
                 2 * attempt, [], attempt=attempt, reason=Reason.CONTINUED, snapshot=shared, saved_at=_LATER
             )
             await store.save(RUN, first)
-            assert await self.shown(store) == [(2 * attempt, first.checkpoint_id)]
+            assert await self.list_ids(store) == [(2 * attempt, first.checkpoint_id)]
             await store.save(RUN, checkpoint(2 * attempt + 1, results("new" * attempt), attempt=attempt))
-        for door in (store, self.another(store)):
-            latest = await self.latest(door)
+        for instance in (store, self.another(store)):
+            latest = await self.latest(instance)
             assert [result.output for result in latest.step_results] == ["new" * 3]
-            assert (await door.load(RUN, "c6")).snapshot == shared
+            assert (await instance.load(RUN, "c6")).snapshot == shared
             for gone in ("c1", "c2", "again", "c4"):
                 with pytest.raises(CheckpointNotFoundError):
-                    await door.load(RUN, gone)
-            if door.has(Ability.ATTEMPTS):
-                assert list(await door.attempts(RUN)) == [3]
-                assert [list(await door.read_attempt(RUN, each)) for each in (1, 2)] == [[], []]
-            if door.has(Ability.LIST):
-                info = await self.described(door)
+                    await instance.load(RUN, gone)
+            if instance.has(Ability.ATTEMPTS):
+                assert list(await instance.attempts(RUN)) == [3]
+                assert [list(await instance.read_attempt(RUN, each)) for each in (1, 2)] == [[], []]
+            if instance.has(Ability.LIST):
+                info = await self.described(instance)
                 assert (info.started_at, info.steps, info.attempt) == (NOON, 1, 3)
-            if door.has(Ability.PINS):
-                assert await door.pinned(RUN) == frozenset()
-            if door.has(Ability.SIGNALS):
-                assert [each.signal_id for each in await door.signals(RUN)] == ["one"]
-            if door.has(Ability.CHECK):
-                assert {each.severity for each in await door.check(RUN)} == {"ok"}
+            if instance.has(Ability.PINS):
+                assert await instance.pinned(RUN) == frozenset()
+            if instance.has(Ability.SIGNALS):
+                assert [each.signal_id for each in await instance.signals(RUN)] == ["one"]
+            if instance.has(Ability.CHECK):
+                assert {each.severity for each in await instance.check(RUN)} == {"ok"}
         lease = await self.resume(store)
-        assert lease.latest is not None
-        assert (lease.attempt, lease.last_sequence, len(lease.latest.step_results)) == (4, 7, 1)
+        assert (lease.attempt, lease.last_sequence, len(history_of(lease))) == (4, 7, 1)
         await store.save(RUN, checkpoint(8, results("new" * 3, "more"), attempt=4))
-        assert await self.shown(store) == [(8, "c8"), (7, "c7"), (6, "c6")]
+        assert await self.list_ids(store) == [(8, "c8"), (7, "c7"), (6, "c6")]
 
     async def test_only_the_newest_owner_of_a_run_starts_a_generation(self, store: StoreBase) -> None:
         self.needs(store, Ability.OWNERS, Ability.GENERATIONS)
@@ -79,7 +78,7 @@ class GenerationContract(StoreUnderTest):
         with pytest.raises(FencedError):
             await store.begin_generation(RUN, token=token)
         await new_owner.save(RUN, checkpoint(2, results("a"), attempt=lease.attempt))
-        assert [sequence for sequence, _ in await self.shown(new_owner)] == [2, 1]
+        assert [sequence for sequence, _ in await self.list_ids(new_owner)] == [2, 1]
 
     async def test_a_generation_that_was_claimed_and_not_begun_leaves_the_one_before(self, store: StoreBase) -> None:
         self.needs(store, Ability.OWNERS, Ability.GENERATIONS)
@@ -92,23 +91,22 @@ class GenerationContract(StoreUnderTest):
         await store.release(RUN, token=lease.token)
         assert await store.owner(RUN) is None
         again = await store.acquire(RUN)
-        assert again.latest is not None
-        assert [result.output for result in again.latest.step_results] == ["a"]
+        assert [result.output for result in history_of(again)] == ["a"]
         lease = await store.begin_generation(RUN)
         with pytest.raises(FencedError):
             await store.save(RUN, checkpoint(2, results("a", "b"), attempt=again.attempt))
         first = checkpoint(2, [], attempt=lease.attempt, reason=Reason.CONTINUED)
         await store.save(RUN, first)
-        assert [sequence for sequence, _ in await self.shown(store)] == [2]
+        assert [sequence for sequence, _ in await self.list_ids(store)] == [2]
 
     async def test_a_run_that_arrives_in_a_later_generation_keeps_its_start(self, store: StoreBase) -> None:
         self.needs(store, Ability.GENERATIONS, Ability.RECEIVE, Ability.LIST)
         times = {"started_at": _LATER.isoformat(), "run_started_at": NOON.isoformat()}
-        said = {"generation": {"number": 3, "attempt": 3, **times, "first_inputs": "", "former": []}}
-        later = checkpoint(7, [], attempt=3, reason=Reason.CONTINUED, metadata=said, saved_at=_LATER)
+        metadata = {"generation": {"number": 3, "attempt": 3, **times, "first_inputs": "", "former": []}}
+        later = checkpoint(7, [], attempt=3, reason=Reason.CONTINUED, metadata=metadata, saved_at=_LATER)
         await store.receive_run(RUN, lambda: [later])
-        for door in (store, self.another(store)):
-            info = await self.described(door)
+        for instance in (store, self.another(store)):
+            info = await self.described(instance)
             assert (info.started_at, info.updated_at) == (NOON, _LATER)
         assert [each.started_at for each in await store.list_runs()] == [NOON]
         if store.has(Ability.CHECK):

@@ -11,7 +11,7 @@ from flowckpt.core.records.wait import Signal
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, RunLockedError
 from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.content import find_damaged_attempts
-from flowckpt.testing.store_under_test import NOON, RUN, StoreUnderTest, checkpoint, results
+from flowckpt.testing.store_under_test import NOON, RUN, StoreUnderTest, checkpoint, history_of, results
 
 
 class RepairContract(StoreUnderTest):
@@ -22,9 +22,7 @@ class RepairContract(StoreUnderTest):
         self.needs(store, Ability.REPAIR)
         await store.acquire(RUN)
         await self.save_each(store, results("one", "two", "three", "four"))
-        lease = await self.resume(store)
-        assert lease.latest is not None
-        back = list(lease.latest.step_results[:2])
+        back = history_of(await self.resume(store))[:2]
         for sequence in (5, 6):
             steps = [*back, *results("five", "six", first=3)[: sequence - 4]]
             await store.save(RUN, checkpoint(sequence, steps, attempt=2))
@@ -85,7 +83,7 @@ class RepairContract(StoreUnderTest):
         lease = await other.acquire(RUN)
         assert lease.latest is not None
         assert lease.latest.checkpoint_id == done.newest
-        steps = [*lease.latest.step_results, *results("next", first=9)]
+        steps = [*history_of(lease), *results("next", first=9)]
         await other.save(RUN, checkpoint(7, steps, attempt=lease.attempt))
         await other.release(RUN)
         latest = await self.latest(self.another(store))

@@ -22,35 +22,31 @@ import pytest
 from flowckpt.core.records import CheckpointData, Reason, StepResult
 from flowckpt.errors import CheckpointNotFoundError, RunLockedError, SaveConflictError
 from flowckpt.stores.base import Ability, StoreBase
-from flowckpt.testing.store_under_test import RUN, StoreUnderTest, checkpoint, results
+from flowckpt.testing.store_under_test import RUN, StoreUnderTest, checkpoint, history_of, results
 
 LARGE = b85encode(b"".join(sha256(b"%d" % n).digest() for n in range(2_500))).decode()
 """A large value that compression hardly shortens."""
 
 
-async def told(store: Any, run: str = RUN) -> dict[str, Any]:
+async def read_everything(store: Any, run: str = RUN) -> dict[str, Any]:
     """Return all that a store returns for a run: its description, every checkpoint, and the records of each attempt."""
     latest = await store.load_latest(run)
     references = await store.list_checkpoints(run)
-    attempts = range(1, 1 + max((each.attempt for each in references), default=0))
-    listing: Any = store
-    info = await listing.describe_run(run) if listing.has(Ability.LIST) else None
+    newest = max((each.attempt for each in references), default=0) if store.has(Ability.ATTEMPTS) else 0
+    attempts = range(1, 1 + newest)
+    info = await store.describe_run(run) if store.has(Ability.LIST) else None
     return {
-        "latest": None if latest is None else plain(latest),
+        "latest": None if latest is None else to_comparable(latest),
         "checkpoints": [attrs.evolve(each, size=0) for each in references],
-        "whole": {each.checkpoint_id: plain(await store.load(run, each.checkpoint_id)) for each in references},
-        "left": {n: plain(await store.load_attempt(run, n)) for n in attempts} if store.has(Ability.ATTEMPTS) else {},
-        "listed": {n: [attrs.evolve(each, size=0) for each in await store.list_attempt(run, n)] for n in attempts}
-        if store.has(Ability.ATTEMPTS)
-        else {},
-        "read": {n: [plain(each) for each in await store.read_attempt(run, n)] for n in attempts}
-        if store.has(Ability.ATTEMPTS)
-        else {},
+        "whole": {each.checkpoint_id: to_comparable(await store.load(run, each.checkpoint_id)) for each in references},
+        "left": {n: to_comparable(await store.load_attempt(run, n)) for n in attempts},
+        "listed": {n: [attrs.evolve(each, size=0) for each in await store.list_attempt(run, n)] for n in attempts},
+        "read": {n: [to_comparable(each) for each in await store.read_attempt(run, n)] for n in attempts},
         "info": info,
     }
 
 
-def plain(data: CheckpointData | None) -> Any:
+def to_comparable(data: CheckpointData | None) -> Any:
     """Return a checkpoint in a form that compares by value, with every large value read."""
     if data is None:
         return None
@@ -63,7 +59,7 @@ def plain(data: CheckpointData | None) -> Any:
 class RetentionContract(StoreUnderTest):
     """Tests of stores that can remove checkpoints; a mixin for subclasses of `CheckpointStoreContract`."""
 
-    async def filled(self, store: StoreBase) -> list[StepResult]:
+    async def fill(self, store: StoreBase) -> list[StepResult]:
         """Save a run of three attempts: the second continues from before the end of the first, the third resumes it."""
         self.needs(store, Ability.OWNERS)
         steps = results("a", LARGE, "c", "d")
@@ -91,17 +87,17 @@ class RetentionContract(StoreUnderTest):
         await self.save_each(store, steps[:3])
         store.evict_with_next_save(RUN, [1, 2])
         store.evict_with_next_save("no run", [1])
-        assert await self.shown(store) == [(3, "c3"), (2, "c2"), (1, "c1")]
+        assert await self.list_ids(store) == [(3, "c3"), (2, "c2"), (1, "c1")]
         with pytest.raises(SaveConflictError):
             await store.save(RUN, checkpoint(3, steps))
-        assert len(await self.shown(store)) == 3
+        assert len(await self.list_ids(store)) == 3
         await store.save(RUN, checkpoint(4, steps))
-        assert await self.shown(store) == [(4, "c4"), (3, "c3")]
+        assert await self.list_ids(store) == [(4, "c4"), (3, "c3")]
         latest = await self.latest(self.another(store))
         assert list(latest.step_results) == steps
         assert latest.extra == {}
         await store.save(RUN, checkpoint(5, steps))
-        assert await self.shown(store) == [(5, "c5"), (4, "c4"), (3, "c3")]
+        assert await self.list_ids(store) == [(5, "c5"), (4, "c4"), (3, "c3")]
 
     async def test_what_an_owner_wanted_to_evict_stays_when_it_gives_the_run_up(self, store: StoreBase) -> None:
         self.needs(store, Ability.EVICT, Ability.OWNERS)
@@ -109,7 +105,7 @@ class RetentionContract(StoreUnderTest):
         store.evict_with_next_save(RUN, [1])
         lease = await self.resume(store)
         await store.save(RUN, checkpoint(2, attempt=lease.attempt))
-        assert await self.shown(store) == [(2, "c2"), (1, "c1")]
+        assert await self.list_ids(store) == [(2, "c2"), (1, "c1")]
 
     async def test_checkpoints_are_removed_by_their_sequences(self, store: StoreBase) -> None:
         self.needs(store, Ability.EVICT)
@@ -119,7 +115,7 @@ class RetentionContract(StoreUnderTest):
         assert await store.delete_sequences(RUN, [1, 3, 9]) == 2
         assert await store.delete_sequences(RUN, [1, 3, 9]) == 0
         assert await store.delete_sequences("no run", [1]) == 0
-        assert await self.shown(store) == [(2, "same")]
+        assert await self.list_ids(store) == [(2, "same")]
 
     # --- pins -------------------------------------------------------------------------------------------------------
 
@@ -148,38 +144,38 @@ class RetentionContract(StoreUnderTest):
 
     async def test_a_compaction_loses_nothing_that_any_attempt_recorded(self, store: StoreBase) -> None:
         self.needs(store, Ability.COMPACT)
-        await self.filled(store)
-        before = await told(self.another(store))
+        await self.fill(store)
+        before = await read_everything(self.another(store))
         assert before["latest"]["output"] == "done"
         assert before["left"][1]["step_results"][-1][1] == "d"
         for _ in range(3):
             await store.compact(RUN, is_forced=True)
-            assert await told(self.another(store)) == before
-            assert await told(store) == before
+            assert await read_everything(self.another(store)) == before
+            assert await read_everything(store) == before
 
     @pytest.mark.parametrize("gone", [(1,), (4,), (8,), (1, 2, 3, 4), (5, 6), (2, 3, 7, 8), (7,)], ids=str)
     async def test_what_was_removed_does_not_come_back_and_all_else_is_there(
         self, store: StoreBase, gone: tuple[int, ...]
     ) -> None:
         self.needs(store, Ability.COMPACT, Ability.EVICT, Ability.OWNERS)
-        steps = await self.filled(store)
+        steps = await self.fill(store)
         await store.delete_sequences(RUN, gone)
-        before = await told(store)
+        before = await read_everything(store)
         for _ in range(2):
             await store.compact(RUN, is_forced=True)
-            after = await told(self.another(store))
+            after = await read_everything(self.another(store))
             for name in ("latest", "checkpoints", "whole", "info"):
                 assert after[name] == before[name]
         lease = await store.acquire(RUN)
         assert lease.last_sequence == 8
         assert lease.latest is not None
         await store.save(RUN, checkpoint(9, [*steps, *results("h", first=6)], attempt=lease.attempt))
-        shown = await self.shown(store)
+        shown = await self.list_ids(store)
         assert shown == [(9, "c9"), *((each.sequence, each.checkpoint_id) for each in before["checkpoints"])]
 
     async def test_after_a_compaction_a_run_can_go_back_and_be_compacted_again(self, store: StoreBase) -> None:
         self.needs(store, Ability.COMPACT, Ability.EVICT, Ability.OWNERS)
-        steps = await self.filled(store)
+        steps = await self.fill(store)
         await store.delete_sequences(RUN, [5])
         for sequence, length in ((9, 3), (10, 0), (11, 1), (12, 2)):
             await store.compact(RUN, is_forced=True)
@@ -187,14 +183,14 @@ class RetentionContract(StoreUnderTest):
             steps = [*steps[:length], *results(f"new {sequence}", first=length + 1)]
             await store.save(RUN, checkpoint(sequence, steps, attempt=lease.attempt))
             await store.release(RUN)
-            before = await told(store)
+            before = await read_everything(store)
             assert before["latest"]["step_results"] == [(each.path, each.output, each.attempt) for each in steps]
             await store.compact(RUN, is_forced=True)
-            assert await told(self.another(store)) == before
+            assert await read_everything(self.another(store)) == before
 
     async def test_what_only_removed_checkpoints_had_is_freed(self, store: StoreBase) -> None:
         self.needs(store, Ability.COMPACT, Ability.PRUNE, Ability.EVICT)
-        await self.filled(store)
+        await self.fill(store)
         await store.delete_sequences(RUN, [5, 6])
         assert RUN in await store.compactable("", 10)
         (before,) = await store.stored_bytes([RUN])
@@ -223,13 +219,12 @@ class RetentionContract(StoreUnderTest):
 
     async def test_a_run_that_is_owned_is_not_compacted(self, store: StoreBase) -> None:
         self.needs(store, Ability.COMPACT, Ability.OWNERS)
-        await self.filled(store)
+        await self.fill(store)
         lease = await store.acquire(RUN)
-        assert lease.latest is not None
-        for door in (store, self.another(store)):
+        for instance in (store, self.another(store)):
             with pytest.raises(RunLockedError):
-                await door.compact(RUN, is_forced=True)
-        await store.save(RUN, checkpoint(9, lease.latest.step_results, attempt=lease.attempt))
+                await instance.compact(RUN, is_forced=True)
+        await store.save(RUN, checkpoint(9, history_of(lease), attempt=lease.attempt))
 
     # --- removing runs ----------------------------------------------------------------------------------------------
 
@@ -263,7 +258,7 @@ class RetentionContract(StoreUnderTest):
         await store.acquire("owned")
         await store.pin("pinned", 1)
         await store.clear("gone")
-        door = self.another(store)
-        assert await door.clear_unchanged(runs) == ["there"]
-        left = {info.workflow_id for info in await door.page_runs(None, 10)}
+        instance = self.another(store)
+        assert await instance.clear_unchanged(runs) == ["there"]
+        left = {info.workflow_id for info in await instance.page_runs(None, 10)}
         assert left == {"owned", "changed", "pinned"}

@@ -70,8 +70,8 @@ def checkpoint(
         checkpoint_id: its id; by default `c` and the sequence.
         **fields: further fields of `CheckpointData`.
     """
-    given = {"workflow_name": "etl", "inputs_hash": "sha256:v1:00", "saved_at": NOON, **fields}
-    return CheckpointData(checkpoint_id or f"c{sequence}", step_results=steps, sequence=sequence, **given)
+    fields = {"workflow_name": "etl", "inputs_hash": "sha256:v1:00", "saved_at": NOON, **fields}
+    return CheckpointData(checkpoint_id or f"c{sequence}", step_results=steps, sequence=sequence, **fields)
 
 
 def same(left: Any, right: Any) -> bool:
@@ -103,13 +103,19 @@ def claimed(outcome: str | None, name: str = "step", *claims: str, **fields: Any
         **fields: further fields of the result.
     """
     answers = claims or ((outcome,) if outcome else ())
-    said: dict[str, Any] = {
+    evidence: dict[str, Any] = {
         "pack": {"evidence": [CLAIM] * max(1, len(answers)), "require_all": True},
         "verdicts": [{"status": answer, "verified_at": "2026-01-01T12:00:00Z"} for answer in answers],
     }
     if outcome is not None:
-        said["outcome"] = outcome
-    return StepResult(name, evidence=said, **fields)
+        evidence["outcome"] = outcome
+    return StepResult(name, evidence=evidence, **fields)
+
+
+def history_of(lease: Lease) -> list[StepResult]:
+    """Return the results of the newest checkpoint of a claimed run that has one."""
+    assert lease.latest is not None
+    return list(lease.latest.step_results)
 
 
 class StoreUnderTest:
@@ -155,15 +161,15 @@ class StoreUnderTest:
 
     async def latest(self, store: StoreBase, run: str = RUN) -> CheckpointData:
         """Return the newest checkpoint of a run that has one."""
-        found = await store.load_latest(run)
-        assert found is not None
-        return found
+        latest = await store.load_latest(run)
+        assert latest is not None
+        return latest
 
     async def described(self, store: StoreBase, run: str = RUN) -> RunInfo:
         """Return the store's description of an existing run."""
-        found = await store.describe_run(run)
-        assert found is not None
-        return found
+        info = await store.describe_run(run)
+        assert info is not None
+        return info
 
     async def save_each(self, store: StoreBase, steps: Sequence[StepResult]) -> None:
         """Save the checkpoints 1, 2, 3 … of the run `RUN`, one after each step."""
@@ -175,6 +181,6 @@ class StoreUnderTest:
         await store.release(run)
         return await store.acquire(run)
 
-    async def shown(self, store: StoreBase, run: str = RUN) -> list[tuple[int, str]]:
+    async def list_ids(self, store: StoreBase, run: str = RUN) -> list[tuple[int, str]]:
         """Return sequence and id of each checkpoint, as another instance of the store lists them."""
         return [(ref.sequence, ref.checkpoint_id) for ref in await self.another(store).list_checkpoints(run)]

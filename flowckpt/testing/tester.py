@@ -92,14 +92,14 @@ class WorkflowTester:
         """
         run = workflow_id or new_run_id()
         result = self.engine.run_sync(workflow, workflow_id=run, options=options, **inputs)
-        return self._continued(workflow, result, options)
+        return self._resume_to_end(workflow, result, options)
 
     def resume(
         self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
     ) -> WorkflowResult:
         """Resume a run to its end; see `run`."""
         result = self.engine.resume_sync(workflow, workflow_id=workflow_id, options=options, **inputs)
-        return self._continued(workflow, result, options)
+        return self._resume_to_end(workflow, result, options)
 
     def explore_crashes(
         self,
@@ -117,7 +117,7 @@ class WorkflowTester:
         }
         return explore_crashes(workflow, answers=answers, may_fail=may_fail, options=options, **inputs)
 
-    def _continued(
+    def _resume_to_end(
         self, workflow: Workflow[..., Any], result: WorkflowResult, options: RunOptions | None
     ) -> WorkflowResult:
         answered: set[tuple[str, str]] = set()

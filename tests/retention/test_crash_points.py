@@ -26,7 +26,7 @@ from flowckpt.maintenance.prune import prune_checkpoints
 from flowckpt.stores import SqliteCheckpointStore
 from flowckpt.stores.log.sealing.keys import KeyRing
 from flowckpt.stores.sqlite.database import SqliteSession
-from flowckpt.testing.retention import told
+from flowckpt.testing.retention import read_everything
 from tests.forked import Started
 from tests.sealing.sealed_runs import ENCRYPT, NEXT
 
@@ -141,7 +141,7 @@ def check(path, before, template, act, **protection):
     store = FileCheckpointStore(path, **protection)
     assert all(finding.severity != "corrupt" for finding in asyncio.run(store.check()))
     now = {
-        run: before[run] if files_of(path / "runs" / run) == template[run] else asyncio.run(told(store, run))
+        run: before[run] if files_of(path / "runs" / run) == template[run] else asyncio.run(read_everything(store, run))
         for run in ("run", "failed", "done")
     }
     is_there = {run for run in now if now[run]["latest"] is not None}
@@ -191,7 +191,7 @@ def stop_everywhere(tmp_path, act, stride, first, *, is_failing=False, written=(
     template = tmp_path / "template"
     filled(FileCheckpointStore(template, **dict(written)))
     reader = FileCheckpointStore(template, **protection)
-    before = {run: asyncio.run(told(reader, run)) for run in ("run", "failed", "done")}
+    before = {run: asyncio.run(read_everything(reader, run)) for run in ("run", "failed", "done")}
     files = {run: files_of(template / "runs" / run) for run in before}
     assert all(files.values())
     number, is_done = first, False
@@ -225,7 +225,7 @@ def stop_everywhere(tmp_path, act, stride, first, *, is_failing=False, written=(
             assert len(list((path / "runs" / "run").glob("*.jsonl"))) == 1
             assert not list((path / "runs" / "run" / "blobs").glob(".orphan*"))
         if written:
-            assert asyncio.run(told(FileCheckpointStore(path, keys=KeyRing([NEXT])), "run")) == after["run"]
+            assert asyncio.run(read_everything(FileCheckpointStore(path, keys=KeyRing([NEXT])), "run")) == after["run"]
         shutil.rmtree(path.parent)
     assert number > 8
 
@@ -237,7 +237,7 @@ def test_a_transaction_may_stop_at_every_statement(tmp_path, monkeypatch, is_soa
     store = SqliteCheckpointStore(template)
     filled(store)
     asyncio.run(store.delete_sequences("run", [2]))
-    before = {run: asyncio.run(told(store, run)) for run in ("run", "failed", "done")}
+    before = {run: asyncio.run(read_everything(store, run)) for run in ("run", "failed", "done")}
     store.close()
     left = [0]
 
@@ -277,7 +277,7 @@ def test_a_transaction_may_stop_at_every_statement(tmp_path, monkeypatch, is_soa
                 for name in ("change", "execute"):
                     monkeypatch.setattr(SqliteSession, name, dying(getattr(SqliteSession, name)))
                 monkeypatch.chdir(tmp_path)
-            now = {run: asyncio.run(told(again, run)) for run in ("run", "failed", "done")}
+            now = {run: asyncio.run(read_everything(again, run)) for run in ("run", "failed", "done")}
             assert now["failed"] == before["failed"]
             for run in now:
                 assert now[run]["latest"] in (None, before[run]["latest"])
@@ -318,7 +318,7 @@ def test_the_real_command_is_killed_in_the_middle(tmp_path, kind):
     spec = "file:store" if kind == "file" else "sqlite:store.db"
     store = FileCheckpointStore("store") if kind == "file" else SqliteCheckpointStore("store.db")
     filled(store)
-    before = asyncio.run(told(store, "failed"))
+    before = asyncio.run(read_everything(store, "failed"))
     store.close()
     names = ("unlink", "link", "sync") if kind == "file" else ("change",)
     place = {"file": "file.location", "sqlite": "sqlite.database"}[kind]
@@ -333,7 +333,7 @@ def test_the_real_command_is_killed_in_the_middle(tmp_path, kind):
         process.communicate(timeout=120)
         codes.append(process.returncode)
         store = FileCheckpointStore("store") if kind == "file" else SqliteCheckpointStore("store.db")
-        assert asyncio.run(told(store, "failed")) == before
+        assert asyncio.run(read_everything(store, "failed")) == before
         store.close()
     assert -9 in codes
     assert codes[-1] == 0

@@ -21,7 +21,7 @@ from flowckpt.stores.file.compaction import find_needed_names
 from flowckpt.stores.log.sealing.keys import Key, KeyRing
 from flowckpt.stores.log.sealing.lines import ValueSeal
 from flowckpt.testing.contract import checkpoint, results
-from flowckpt.testing.retention import told
+from flowckpt.testing.retention import read_everything
 from tests.sealing.sealed_runs import (
     AUTHENTICATE,
     ENCRYPT,
@@ -68,7 +68,7 @@ def compact(path, **options):
 def seen(path, **options):
     store = FileCheckpointStore(path, **options)
     try:
-        return asyncio.run(told(store))
+        return asyncio.run(read_everything(store))
     finally:
         store.close()
 
