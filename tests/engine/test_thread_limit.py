@@ -14,7 +14,7 @@ from flowckpt.errors import CheckpointStorageError
 from flowckpt.execution.executors.processes import ProcessExecutor
 from flowckpt.stores import open_store
 from flowckpt.stores.sql import database
-from flowckpt.stores.sql.database import GroupCommit, Single, Work
+from flowckpt.stores.sql.database import GroupCommit, Separate, Work
 
 RUNS = ("a", "b", "c")
 calls: Counter[tuple[str, int]] = Counter()
@@ -106,11 +106,11 @@ async def test_a_group_is_written_by_its_thread_where_no_other_can_be_started(li
     def write(items):
         if len(items) == 1:
             return [items[0].workflow_id]
-        return [Single(each) for each in items]
+        return [Separate(each) for each in items]
 
     group = GroupCommit(write)
     with group._turn:
-        answers = [group.later(read(name), database.answer_of) for name in RUNS]
+        answers = [group.write_later(read(name), database.unwrap_outcome) for name in RUNS]
         limit.after(0)
     assert await asyncio.wait_for(asyncio.gather(*answers), 60) == [*RUNS]
 
@@ -119,9 +119,9 @@ async def test_an_item_is_refused_where_no_thread_can_write_it_and_a_later_one_i
     group = GroupCommit(lambda items: [each.workflow_id for each in items])
     limit.after(0)
     with pytest.raises(CheckpointStorageError, match="new thread"):
-        group.later(read("refused"), database.answer_of)
+        group.write_later(read("refused"), database.unwrap_outcome)
     limit.lift()
-    assert await asyncio.wait_for(group.later(read("written"), database.answer_of), 60) == "written"
+    assert await asyncio.wait_for(group.write_later(read("written"), database.unwrap_outcome), 60) == "written"
 
 
 def test_processes_are_shut_down_after_a_thread_of_theirs_could_not_be_started(limit):

@@ -19,9 +19,9 @@ from flowckpt.core.records.listing import RunFilter
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import SettingError
 from flowckpt.stores import PostgresCheckpointStore, SqliteCheckpointStore
-from flowckpt.stores.postgres.database import placed
+from flowckpt.stores.postgres.database import convert_placeholders
 from flowckpt.stores.sql import reader as finding
-from flowckpt.stores.sql.reader import Place, picking
+from flowckpt.stores.sql.reader import Place, select_runs
 from flowckpt.testing.contract import checkpoint, results
 
 MANY = 4_000
@@ -77,7 +77,9 @@ class Postgres:
     def query(self, statement, parameters=()):
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             connection.execute("SET search_path = flowckpt")
-            cursor = connection.execute(statement if isinstance(statement, bytes) else placed(statement), parameters)
+            cursor = connection.execute(
+                statement if isinstance(statement, bytes) else convert_placeholders(statement), parameters
+            )
             return cursor.fetchall() if cursor.description else []
 
     def fill(self):
@@ -141,7 +143,7 @@ def test_each_filter_of_a_list_is_answered_by_an_index_and_finds_what_reading_al
     assert len(everything) == MANY + 1
     for name, wanted in FILTERS.items():
         for behind in BEHIND.values():
-            database.assert_by_index(*picking(wanted, behind, 50))
+            database.assert_by_index(*select_runs(wanted, behind, 50))
         found = database.store.runs.find_runs(wanted)
         assert len(found) == 50, name
         assert [info.workflow_id for info in found] == [info.workflow_id for info in wanted.of(everything)], name

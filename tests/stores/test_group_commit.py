@@ -17,7 +17,7 @@ from flowckpt.core.records import StepError, StepResult
 from flowckpt.core.records.wait import Signal
 from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, VanishedError
 from flowckpt.stores import open_store
-from flowckpt.stores.postgres.database import write_together
+from flowckpt.stores.postgres.database import write_group
 from flowckpt.stores.sqlite import database
 from flowckpt.testing.contract import checkpoint, results
 from tests.forked import processes
@@ -77,7 +77,7 @@ async def gathering(store, count):
     try:
         yield
     finally:
-        while len(group._waiting) < count:
+        while len(group._pending) < count:
             await asyncio.sleep(0.001)
         group._turn.release()
 
@@ -229,11 +229,11 @@ async def test_two_owners_of_a_run_in_one_group_are_told_apart(postgresql):
     await owned(postgresql)
     mine = postgresql.runs.owned[RUNS[0]]
     data = checkpoint(2, results("a", "b"), checkpoint_id="second")
-    addition = mine._addition(data, *mine._prepare_save(data))
+    addition = mine._build_addition(data, *mine._prepare_save(data))
     gone = attrs.evolve(addition, writer="gone", checkpoint=(addition.run, 3, *addition.checkpoint[2:]))
     pool = postgresql.runs.database._pool
     connection = pool.take()
-    assert write_together(connection, [gone, addition]) == [False, True]
+    assert write_group(connection, [gone, addition]) == [False, True]
     pool.give_back(connection)
     assert [each.sequence for each in postgresql.runs.references(RUNS[0])] == [2, 1]
     assert [each.output for each in postgresql.runs.load_latest(RUNS[0]).step_results] == ["a", "b"]

@@ -768,6 +768,6 @@ def test_word_of_a_migration_is_given_although_somebody_looks_for_it_just_then(t
             self.looks -= 1
             return self.looks < 0 and super().lock(file)
 
-    with sqlite_migrating.migration_announced(tmp_path / "runs.db", Looking()):
+    with sqlite_migrating.announce_migration(tmp_path / "runs.db", Looking()):
         assert sqlite_migrating.is_migrating(tmp_path / "runs.db")
     assert not sqlite_migrating.is_migrating(tmp_path / "runs.db")

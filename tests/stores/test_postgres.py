@@ -19,7 +19,7 @@ from flowckpt.stores import PostgresCheckpointStore, open_store
 from flowckpt.stores.open import hide_passwords
 from flowckpt.stores.postgres import connection as trying_again
 from flowckpt.stores.postgres import database as database_module
-from flowckpt.stores.postgres.connection import Connection, check_server, parsed_address
+from flowckpt.stores.postgres.connection import Connection, check_server, parse_address
 from flowckpt.stores.sql import reader
 from flowckpt.testing.contract import checkpoint, results
 from tests.cutting_proxy import CuttingProxy
@@ -162,8 +162,8 @@ def test_a_password_is_in_no_error_log_or_repr(place, caplog):
 
 
 def test_a_secret_that_a_message_repeats_is_struck_out():
-    address = parsed_address("postgresql://me:hunter%2022@h/db")
-    assert address.scrubbed("FATAL: hunter 22, hunter%2022") == "FATAL: ***, ***"
+    address = parse_address("postgresql://me:hunter%2022@h/db")
+    assert address.scrub("FATAL: hunter 22, hunter%2022") == "FATAL: ***, ***"
 
 
 def test_a_server_that_does_not_keep_what_it_commits_is_refused(postgres, postgres_database, durable):
@@ -204,7 +204,7 @@ class FakeServer:
     ],
 )
 def test_a_server_that_will_not_do_is_refused_by_name(server, said):
-    address = parsed_address("postgresql://h/db")
+    address = parse_address("postgresql://h/db")
     with pytest.raises(CheckpointStorageError, match=said):
         check_server(server, address)
     assert check_server(FakeServer(), address) == ""
@@ -220,7 +220,7 @@ def test_a_server_that_will_not_do_is_refused_by_name(server, said):
     ids=["read-only", "standby"],
 )
 def test_a_server_that_commits_nothing_can_be_read_and_loses_nothing(server, said):
-    assert said in check_server(server, parsed_address("postgresql://h/db"))
+    assert said in check_server(server, parse_address("postgresql://h/db"))
 
 
 def test_a_schema_of_another_program_is_refused(query, url):

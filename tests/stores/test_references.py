@@ -279,9 +279,9 @@ async def test_a_check_does_not_verify_a_checkpoint_again_for_each_later_attempt
         await store.save(RUN, attrs.evolve(checkpoint(attempt), attempt=attempt))
         await store.release(RUN)
     verified: list[int] = []
-    head = RunImage.verified_head
+    head = RunImage.verify_head
     monkeypatch.setattr(
-        RunImage, "verified_head", lambda self, session, row: (verified.append(row[0]), head(self, session, row))[1]
+        RunImage, "verify_head", lambda self, session, row: (verified.append(row[0]), head(self, session, row))[1]
     )
     (finding,) = await store.check(RUN)
     assert finding.detail == f"{count} checkpoints, 0 results"

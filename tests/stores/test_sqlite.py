@@ -193,7 +193,7 @@ def test_the_newer_library_is_used_where_pythons_own_is_unsafe_in_wal_mode(monke
     old, new = (library.Library(name, version, None) for name, version in (("a", (3, 40, 1)), ("b", (3, 54, 1))))
     for own, bundled, chosen in ((old, new, new), (new, old, new), (old, None, old)):
         monkeypatch.setattr(library, "OWN", own)
-        monkeypatch.setattr(library, "bundled_library", (lambda found=bundled: found) if bundled else missing)
+        monkeypatch.setattr(library, "load_bundled_library", (lambda found=bundled: found) if bundled else missing)
         assert library.library.__wrapped__() is chosen
     assert str(new) == "SQLite 3.54.1 (b)"
 
@@ -230,8 +230,8 @@ def test_the_empty_database_that_stands_for_a_missing_file_is_closed(store, path
 
 
 def test_an_sqlite_that_is_too_old_is_refused(monkeypatch, tmp_path):
-    assert "3.24" in opening.check_library((3, 8, 0))
-    monkeypatch.setattr("flowckpt.stores.sqlite.store.check_library", lambda: "SQLite 3.8.0 is too old")
+    assert "3.24" in opening.find_library_problem((3, 8, 0))
+    monkeypatch.setattr("flowckpt.stores.sqlite.store.find_library_problem", lambda: "SQLite 3.8.0 is too old")
     with pytest.raises(StoreSpecError, match="too old"):
         SqliteCheckpointStore(tmp_path / "x.db")
 
@@ -793,7 +793,7 @@ def test_evidence_of_any_form_is_kept(store):
 
 
 def test_a_save_waits_for_another_copy_of_sqlite_that_writes(store, path, monkeypatch):
-    if not library.has_guard():
+    if not library.needs_guard():
         pytest.skip("no other copy of SQLite, or no WAL")
     monkeypatch.setattr(trying_again, "BUSY_SECONDS", 0.1)
     store.runs.save(RUN, checkpoint(1))

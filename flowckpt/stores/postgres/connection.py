@@ -65,7 +65,7 @@ class ConnectionPool:
 
     def take(self) -> Connection:
         """Return an open connection, which belongs to the caller until `give_back`."""
-        self._leave_to_parent()
+        self._reset_in_child()
         with self._lock:
             if self._idle:
                 return self._idle.pop()
@@ -73,7 +73,7 @@ class ConnectionPool:
 
     def give_back(self, connection: Connection) -> None:
         """Take a connection back; close it if it is broken, in a transaction or surplus."""
-        self._leave_to_parent()
+        self._reset_in_child()
         is_usable = not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
         with self._lock:
             if is_usable and len(self._idle) < _MOST_IDLE:
@@ -88,7 +88,7 @@ class ConnectionPool:
 
     def close(self) -> None:
         """Close the idle connections."""
-        self._leave_to_parent()
+        self._reset_in_child()
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -98,7 +98,7 @@ class ConnectionPool:
         with contextlib.suppress(Exception):  # the interpreter may be ending
             self.close()
 
-    def _leave_to_parent(self) -> None:
+    def _reset_in_child(self) -> None:
         if self._pid != os.getpid():
             _inherited.extend(self._idle)
             self._pid, self._lock, self._idle = os.getpid(), threading.Lock(), []
@@ -120,7 +120,7 @@ _PATIENCE = {
     "tcp_keepalives_count": "6",
 }
 
-_IS_GOING_ON = b"""
+_IS_MIGRATING = b"""
 SELECT EXISTS (
   SELECT 1 FROM pg_locks AS held
   JOIN pg_locks AS wanted ON wanted.pid = held.pid AND wanted.database = held.database
@@ -134,7 +134,7 @@ SELECT EXISTS (
 """
 
 
-def become_migrator(session: Session, address: PostgresAddress) -> None:
+def lock_migrations(session: Session, address: PostgresAddress) -> None:
     """Take the migration lock until the transaction ends; wait for another process that holds it.
 
     Args:
@@ -159,7 +159,7 @@ def is_migrating(connection: psycopg.Connection[Any], address: PostgresAddress) 
         address: the address of the store.
     """
     asked = (_LOCK >> 32, _LOCK & 0xFFFFFFFF, address.schema)
-    row = connection.execute(_IS_GOING_ON, asked).fetchone()
+    row = connection.execute(_IS_MIGRATING, asked).fetchone()
     return row is not None and bool(row[0])
 
 
@@ -199,7 +199,7 @@ class OutageNotice:
                 "the PostgreSQL store %s cannot be used now, retrying for %.0f s: %s",
                 self._address.shown,
                 seconds,
-                first_line_of(error, self._address),
+                format_first_line(error, self._address),
             )
 
     def is_over(self) -> None:
@@ -265,7 +265,7 @@ class Retry:
             if now > self._locked_end:
                 return True
         else:
-            if now > self._end or not _may_succeed(error, is_lost=is_lost):
+            if now > self._end or not _may_retry(error, is_lost=is_lost):
                 self._outage.is_over()
                 return True
             if now - self._began > NOTICE_SECONDS:
@@ -275,7 +275,7 @@ class Retry:
         return False
 
 
-def _may_succeed(error: psycopg.Error, *, is_lost: bool) -> bool:
+def _may_retry(error: psycopg.Error, *, is_lost: bool) -> bool:
     state = error.sqlstate
     if state is None:  # not from the server; a `ProgrammingError` means a wrong address
         return is_lost and not isinstance(error, psycopg.ProgrammingError | psycopg.NotSupportedError)
@@ -321,9 +321,9 @@ def check_server(connection: psycopg.Connection[Any], address: PostgresAddress) 
     found = dict(zip(_SETTINGS, row, strict=False))
     if connection.info.server_version < OLDEST:
         version = connection.info.server_version // 10000
-        raise refusal(address, f"the server is PostgreSQL {version}", "PostgreSQL 12 or newer is needed.")
+        raise unusable_error(address, f"the server is PostgreSQL {version}", "PostgreSQL 12 or newer is needed.")
     if found["server_encoding"] != "UTF8":
-        raise refusal(
+        raise unusable_error(
             address, f"the database has the encoding {found['server_encoding']}", "Make one with ENCODING 'UTF8'."
         )
     if row[-1]:
@@ -332,7 +332,7 @@ def check_server(connection: psycopg.Connection[Any], address: PostgresAddress) 
         return "default_transaction_read_only is on"
     for name, danger in _UNSAFE.items():
         if found[name] == "off" and not address.allow_unsafe:
-            raise refusal(
+            raise unusable_error(
                 address,
                 f"{name} is off, so {danger}",
                 f"Set {name} = on. For tests: PostgresCheckpointStore(…, allow_unsafe=True), or ?allow_unsafe=true.",
@@ -340,7 +340,7 @@ def check_server(connection: psycopg.Connection[Any], address: PostgresAddress) 
     return ""
 
 
-def refusal(address: PostgresAddress, what: str, remedy: str) -> CheckpointStorageError:
+def unusable_error(address: PostgresAddress, what: str, remedy: str) -> CheckpointStorageError:
     """Return the error for a refused server."""
     return CheckpointStorageError(
         f"the PostgreSQL store {address.shown} cannot be used: {what}", operation="open", remedy=remedy
@@ -376,14 +376,14 @@ class PostgresAddress:
     def __repr__(self) -> str:
         return f"<{self.shown}>"
 
-    def scrubbed(self, text: str) -> str:
+    def scrub(self, text: str) -> str:
         """Return text without the secrets of this address."""
         for secret in self.secrets:
             text = text.replace(secret, "***").replace(quote(secret, safe=""), "***")
         return text
 
 
-def parsed_address(url: str, *, allow_unsafe: bool = False, schema: str | None = None) -> PostgresAddress:
+def parse_address(url: str, *, allow_unsafe: bool = False, schema: str | None = None) -> PostgresAddress:
     """Return the address of a URL.
 
     Args:
@@ -456,7 +456,7 @@ LOCKED_SECONDS = 60.0
 """Maximum seconds to wait for a lock."""
 
 
-def error_of(
+def translate_error(
     error: psycopg.Error, address: PostgresAddress, workflow_id: str, operation: str, *, is_write: bool
 ) -> FlowckptError:
     """Return the store's error for an error of the driver.
@@ -468,7 +468,7 @@ def error_of(
         operation: the operation.
         is_write: whether it writes.
     """
-    text = first_line_of(error, address)
+    text = format_first_line(error, address)
     if is_write and is_read_only(error):
         return ReadOnlyStoreError(
             address.shown,
@@ -489,7 +489,7 @@ def error_of(
         )
     remedy = "Check that the server runs and accepts your role; no acknowledged checkpoint is lost."
     if error.sqlstate == _DENIED:
-        remedy = grants(address)
+        remedy = describe_grants(address)
     elif error.sqlstate == LOCKED:
         text = f"another session has kept it locked for more than {LOCKED_SECONDS:g} s ({text})"
         remedy = "Find that session in pg_stat_activity and pg_locks, and end it. Nothing was changed here."
@@ -502,7 +502,7 @@ def error_of(
     )
 
 
-def grants(address: PostgresAddress) -> str:
+def describe_grants(address: PostgresAddress) -> str:
     """Return the statements that let a role read.
 
     Args:
@@ -512,14 +512,14 @@ def grants(address: PostgresAddress) -> str:
     return f"Let the role read: GRANT USAGE ON SCHEMA {schema}, and GRANT SELECT ON ALL TABLES IN SCHEMA {schema}."
 
 
-def cause_of(error: psycopg.Error, address: PostgresAddress) -> psycopg.Error | None:
+def select_cause(error: psycopg.Error, address: PostgresAddress) -> psycopg.Error | None:
     """Return the driver's error if it contains no secret.
 
     Args:
         error: the driver's error.
         address: the address of the store.
     """
-    return error if address.scrubbed(str(error)) == str(error) else None
+    return error if address.scrub(str(error)) == str(error) else None
 
 
 def is_read_only(error: psycopg.Error) -> bool:
@@ -531,11 +531,11 @@ def is_read_only(error: psycopg.Error) -> bool:
     return error.sqlstate in (_READ_ONLY, _DENIED)
 
 
-def first_line_of(error: psycopg.Error, address: PostgresAddress) -> str:
+def format_first_line(error: psycopg.Error, address: PostgresAddress) -> str:
     """Return the first line of the driver's message, without secrets.
 
     Args:
         error: the driver's error.
         address: the address of the store.
     """
-    return address.scrubbed(str(error).strip().partition("\n")[0])
+    return address.scrub(str(error).strip().partition("\n")[0])

@@ -25,16 +25,16 @@ from flowckpt.stores.postgres.connection import (
     OutageNotice,
     PostgresAddress,
     Retry,
-    become_migrator,
-    cause_of,
     check_server,
-    error_of,
-    grants,
+    describe_grants,
     is_read_only,
-    refusal,
+    lock_migrations,
+    select_cause,
+    translate_error,
+    unusable_error,
 )
 from flowckpt.stores.sql import rows
-from flowckpt.stores.sql.database import Addition, GroupingDatabase, Item, Outcome, Row, ShortWaits, Single, Work
+from flowckpt.stores.sql.database import Addition, GroupingDatabase, Item, Outcome, Row, Separate, ShortWaits, Work
 from flowckpt.stores.sql.layout import (
     MIGRATIONS,
     NEWEST_APPLIED,
@@ -42,10 +42,10 @@ from flowckpt.stores.sql.layout import (
     VERSION_TABLE,
     Dialect,
     check_version,
+    find_missing_parts,
     migrate,
-    missing_parts,
     missing_parts_error,
-    version_of,
+    read_version,
 )
 
 # A save in PostgreSQL: one statement, which is one transaction and one message to the server and back.
@@ -68,29 +68,29 @@ _TYPES = {
 }
 
 
-def placed(statement: str) -> bytes:
+def convert_placeholders(statement: str) -> bytes:
     """Return a statement with psycopg's placeholders."""
     return statement.replace("%", "%%").replace("?", "%s").encode()
 
 
-def _added(name: str, table: str, columns: Mapping[str, str]) -> str:
+def _insert_values(name: str, table: str, columns: Mapping[str, str]) -> str:
     values = ", ".join(f"%s::{_TYPES[kind]}" for kind in columns.values())
     return f"{name} AS (INSERT INTO {table} ({', '.join(columns)}) SELECT {values} FROM fenced)"  # noqa: S608
 
 
 _FENCED = f"WITH fenced AS ({rows.ADVANCE.replace('?', '%s')} RETURNING run)"
-_CHECKPOINT = _added("checkpointed", "checkpoints", rows.CHECKPOINT_COLUMNS)
-_RESULT = _added("resulted", "step_results", rows.RESULT_COLUMNS)
+_CHECKPOINT = _insert_values("checkpointed", "checkpoints", rows.CHECKPOINT_COLUMNS)
+_RESULT = _insert_values("resulted", "step_results", rows.RESULT_COLUMNS)
 _WITHOUT_RESULT = f"{_FENCED}, {_CHECKPOINT} SELECT count(*) FROM fenced".encode()  # noqa: S608
 _WITH_RESULT = f"{_FENCED}, {_CHECKPOINT}, {_RESULT} SELECT count(*) FROM fenced".encode()  # noqa: S608
 
 
-def _unnested(columns: Mapping[str, str]) -> str:
+def _unnest(columns: Mapping[str, str]) -> str:
     values = ", ".join(f"%s::{_TYPES[kind]}[]" for kind in columns.values())
     return f"(SELECT * FROM unnest({values}) AS _ ({', '.join(columns)}))"  # noqa: S608
 
 
-def _all_added(table: str, columns: Mapping[str, str], given: str) -> str:
+def _insert_joined(table: str, columns: Mapping[str, str], given: str) -> str:
     names = ", ".join(columns)
     return f"(INSERT INTO {table} ({names}) SELECT {names} FROM {given} JOIN fenced USING (item))"  # noqa: S608
 
@@ -101,7 +101,7 @@ _MOST_RESULTS = 100
 _ITEM = {"item": "int"}
 _NO_RESULTS: list[Row] = [()] * (len(rows.RESULT_COLUMNS) + 1)
 _TOGETHER = f"""
-WITH given AS {_unnested({**rows.CHECKPOINT_COLUMNS, "writer": "text", **_ITEM})},
+WITH given AS {_unnest({**rows.CHECKPOINT_COLUMNS, "writer": "text", **_ITEM})},
 fenced AS (
   UPDATE runs SET last_sequence = given.sequence, latest_sequence = given.sequence, steps = given.steps,
     status = given.status, updated_at = given.saved_at
@@ -109,8 +109,8 @@ fenced AS (
   WHERE runs.run = given.run AND runs.writer = given.writer AND runs.last_sequence < given.sequence
   RETURNING item
 ),
-checkpointed AS {_all_added("checkpoints", rows.CHECKPOINT_COLUMNS, "given")},
-resulted AS {_all_added("step_results", rows.RESULT_COLUMNS, f"{_unnested({**rows.RESULT_COLUMNS, **_ITEM})} AS results")}
+checkpointed AS {_insert_joined("checkpoints", rows.CHECKPOINT_COLUMNS, "given")},
+resulted AS {_insert_joined("step_results", rows.RESULT_COLUMNS, f"{_unnest({**rows.RESULT_COLUMNS, **_ITEM})} AS results")}
 SELECT item FROM fenced
 """.encode()  # noqa: S608 - constants
 
@@ -123,7 +123,7 @@ def add(connection: Connection, addition: Addition) -> bool:
         addition: the rows.
     """
     if len(addition.results) > 1:
-        holds: bool = write_together(connection, [addition])[0]
+        holds: bool = write_group(connection, [addition])[0]
         return holds
     if not addition.others:
         return _add_alone(connection, addition)
@@ -141,7 +141,7 @@ def _add_alone(connection: Connection, addition: Addition) -> bool:
     return row is not None and row[0] == 1
 
 
-def write_together(connection: Connection, items: Sequence[Item]) -> list[Outcome]:
+def write_group(connection: Connection, items: Sequence[Item]) -> list[Outcome]:
     """Write saves and other work in one transaction, and all saves in one statement.
 
     Saves alone need one message to the server and one back. What a save writes besides its checkpoint and results goes with
@@ -155,8 +155,8 @@ def write_together(connection: Connection, items: Sequence[Item]) -> list[Outcom
         The outcome of each, as `GroupCommit` takes them.
     """
     additions = {index: item for index, item in enumerate(items) if isinstance(item, Addition)}
-    if len(additions) == len(items) and not any(map(_rest_of, additions.values())):
-        holding = _holding(connection.saver, additions)
+    if len(additions) == len(items) and not any(map(_select_remaining, additions.values())):
+        holding = _write_saves(connection.saver, additions)
         return [index in holding for index in range(len(items))]
     outcomes: dict[int, Outcome] = {}
     asking = {index: item for index, item in enumerate(items) if isinstance(item, Work) and not item.statements}
@@ -170,33 +170,33 @@ def write_together(connection: Connection, items: Sequence[Item]) -> list[Outcom
                 raise
             except Exception as error:  # it was refused and rolled back
                 outcomes[index] = error
-        for statement, parameters in _by_statement(items).items():
+        for statement, parameters in _group_by_statement(items).items():
             cursor.executemany(statement, [values for _, values in parameters], returning=True)
             for index, _ in parameters:
                 outcomes[index] = cursor.fetchall() if cursor.description else []
                 cursor.nextset()
         if additions:
-            holding = _holding(cursor, additions)
+            holding = _write_saves(cursor, additions)
             outcomes.update((index, index in holding) for index in additions)
             _add_all_others(cursor, [additions[index] for index in sorted(holding)])
     return [outcomes[index] for index in range(len(items))]
 
 
-def _holding(cursor: psycopg.Cursor[Row], additions: Mapping[int, Addition]) -> set[int]:
+def _write_saves(cursor: psycopg.Cursor[Row], additions: Mapping[int, Addition]) -> set[int]:
     """Write the checkpoints and results of the saves whose fences hold, and return their keys."""
     checkpoints = [(*each.checkpoint, each.writer, index) for index, each in additions.items()]
     results = [(*row, index) for index, each in additions.items() for row in each.results[:_MOST_RESULTS]]
     columns = [*zip(*checkpoints, strict=True), *(zip(*results, strict=True) if results else _NO_RESULTS)]
     # Not prepared: a plan that was made while the tables were small would read all of a large one.
-    return {index for (index,) in cursor.execute(_TOGETHER, [*map(_array, columns)], prepare=False)}
+    return {index for (index,) in cursor.execute(_TOGETHER, [*map(_format_array, columns)], prepare=False)}
 
 
-def _array(values: Sequence[Any]) -> str:
+def _format_array(values: Sequence[Any]) -> str:
     """Return an array in PostgreSQL's text format; psycopg needs 11 µs for each document."""
-    return "{" + ",".join(["NULL" if each is None else _quoted(str(each)) for each in values]) + "}"
+    return "{" + ",".join(["NULL" if each is None else _quote(str(each)) for each in values]) + "}"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     if '"' in text or "\\" in text:
         text = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{text}"'
@@ -206,33 +206,33 @@ def _add_all_others(cursor: psycopg.Cursor[Row], additions: Sequence[Addition]) 
     """Write the other rows of saves, each statement once for all saves that share it."""
     alike: dict[tuple[str, ...], list[Sequence[tuple[str, Sequence[Row]]]]] = {}
     for each in additions:
-        rest = _rest_of(each)
+        rest = _select_remaining(each)
         alike.setdefault(tuple(statement for statement, _ in rest), []).append(rest)
     for statements, group in alike.items():
         for place, statement in enumerate(statements):
             values = [row for rest in group for row in rest[place][1]]
-            cursor.execute(placed(statement), values[0]) if len(values) == 1 else cursor.executemany(
-                placed(statement), values
+            cursor.execute(convert_placeholders(statement), values[0]) if len(values) == 1 else cursor.executemany(
+                convert_placeholders(statement), values
             )
 
 
-def _rest_of(addition: Addition) -> Sequence[tuple[str, Sequence[Row]]]:
+def _select_remaining(addition: Addition) -> Sequence[tuple[str, Sequence[Row]]]:
     """Return the rows of a save that are not in the group's common statement."""
     late = addition.results[_MOST_RESULTS:]
     return [(rows.ADD_RESULT, late), *addition.others] if late else addition.others
 
 
-def _by_statement(items: Sequence[Item]) -> dict[bytes, list[tuple[int, Row]]]:
+def _group_by_statement(items: Sequence[Item]) -> dict[bytes, list[tuple[int, Row]]]:
     """Return the values for each statement of the work that needs no answers in between, with the index of its item."""
     found: dict[bytes, list[tuple[int, Row]]] = {}
     for index, item in enumerate(items):
         if isinstance(item, Work):
             for text, row in item.statements:
-                found.setdefault(placed(text), []).append((index, row))
+                found.setdefault(convert_placeholders(text), []).append((index, row))
     return found
 
 
-def is_there(connection: Connection, addition: Addition) -> bool:
+def is_saved(connection: Connection, addition: Addition) -> bool:
     """Return whether a save with a lost answer was committed.
 
     It locks the row of the run first: a server process that still works on the save holds that lock, so it ends before us.
@@ -244,7 +244,7 @@ def is_there(connection: Connection, addition: Addition) -> bool:
     with connection.transaction():
         connection.execute(b"SELECT 1 FROM runs WHERE run = %s FOR UPDATE", (addition.run,))
         found = connection.execute(
-            placed(rows.IS_THERE),
+            convert_placeholders(rows.IS_SAVED),
             addition.identity,
         ).fetchone()
     return found is not None
@@ -324,12 +324,12 @@ class PostgresSession:
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """Run a statement and return its rows."""
-        cursor = self._connection.execute(placed(statement), parameters)
+        cursor = self._connection.execute(convert_placeholders(statement), parameters)
         return cursor.fetchall() if cursor.description else []
 
     def change(self, statement: str, parameters: Sequence[Any] = ()) -> int:
         """Run a statement and return how many rows it changed."""
-        return self._connection.execute(placed(statement), parameters).rowcount
+        return self._connection.execute(convert_placeholders(statement), parameters).rowcount
 
     def now(self) -> datetime:
         """Return the time of the server, the clock that all owners share."""
@@ -391,12 +391,12 @@ class PostgresDatabase(GroupingDatabase):
     def _write_group(self, items: Sequence[Item]) -> Sequence[Outcome]:
         """Write items in one transaction; if that fails, each is written separately."""
         if len(items) == 1:
-            return [self._outcome(items[0])]
+            return [self._try_to_write(items[0])]
         connection: Connection | None = None
         is_uncertain = False
         try:
             connection = self._pool.take()
-            outcomes = write_together(connection, items)
+            outcomes = write_group(connection, items)
         except psycopg.Error as error:
             if connection is not None:
                 is_uncertain = _is_lost(error, connection)
@@ -408,9 +408,9 @@ class PostgresDatabase(GroupingDatabase):
         else:
             self._pool.give_back(connection)
             return outcomes
-        return [Single(_again(each, is_uncertain=is_uncertain)) for each in items]
+        return [Separate(_prepare_again(each, is_uncertain=is_uncertain)) for each in items]
 
-    def _outcome(self, item: Item) -> Outcome:
+    def _try_to_write(self, item: Item) -> Outcome:
         try:
             return self._write_alone(item)
         except Exception as error:
@@ -418,9 +418,9 @@ class PostgresDatabase(GroupingDatabase):
 
     def _write_alone(self, item: Item) -> Any:
         """Write an item in its own transaction, and return its result."""
-        return self._do(item) if isinstance(item, Work) else self._add(item, is_uncertain=item.may_be_there)
+        return self._do_work(item) if isinstance(item, Work) else self._add(item, is_uncertain=item.may_be_saved)
 
-    def _do(self, work: Work) -> Any:
+    def _do_work(self, work: Work) -> Any:
         is_first = True
 
         def do_once(connection: Connection) -> Any:
@@ -446,7 +446,7 @@ class PostgresDatabase(GroupingDatabase):
         def add_once(connection: Connection) -> bool:
             nonlocal is_uncertain
             was_uncertain = is_uncertain
-            if was_uncertain and is_there(connection, addition):
+            if was_uncertain and is_saved(connection, addition):
                 return True
             is_uncertain = True
             try:
@@ -455,7 +455,7 @@ class PostgresDatabase(GroupingDatabase):
                 is_uncertain = was_uncertain or _is_lost(error, connection)
                 raise
             # A request in flight when the connection broke may have arrived in between.
-            return holds or (was_uncertain and is_there(connection, addition))
+            return holds or (was_uncertain and is_saved(connection, addition))
 
         try:
             return self._retry(addition.workflow_id, "save", add_once, patience=patience)
@@ -463,7 +463,7 @@ class PostgresDatabase(GroupingDatabase):
             error.is_outcome_unknown = is_uncertain
             raise
 
-    def damages(self) -> list[str]:
+    def find_damage(self) -> list[str]:
         """Return the tables that a crash of the server would empty; damaged pages are found when they are read."""
 
         def read(session: PostgresSession) -> list[str]:
@@ -505,10 +505,10 @@ class PostgresDatabase(GroupingDatabase):
 
     def _migrate_if_needed(self, connection: Connection, why_read_only: str) -> None:
         session = PostgresSession(connection)
-        tables = self._tables(session)
+        tables = self._list_tables(session)
         lacks = f"the schema {self.address.schema!r} contains no store yet"
         if VERSION_TABLE in tables:
-            version = version_of(session)
+            version = read_version(session)
             check_version(version)
             if version == len(MIGRATIONS):
                 return
@@ -523,14 +523,14 @@ class PostgresDatabase(GroupingDatabase):
             if not is_read_only(error):
                 raise
             reason = f"{lacks}, and this role has no write permission"
-            raise ReadOnlyStoreError(str(self), reason=reason, operation="read", remedy=WRITABLE) from cause_of(
+            raise ReadOnlyStoreError(str(self), reason=reason, operation="read", remedy=WRITABLE) from select_cause(
                 error, self.address
             )
 
     def _migrate(self, connection: Connection, session: PostgresSession) -> None:
         with connection.transaction():
-            become_migrator(session, self.address)
-            tables = self._tables(session)
+            lock_migrations(session, self.address)
+            tables = self._list_tables(session)
             if tables and VERSION_TABLE not in tables and not OWN_TABLES.issubset(tables):
                 raise ForeignRecordError(
                     f"the schema {self.address.schema!r} of {self.address.shown} belongs to another program: it has "
@@ -540,19 +540,19 @@ class PostgresDatabase(GroupingDatabase):
                     remedy="Use a separate schema for flowckpt: postgresql://…?schema=NAME.",
                 )
             session.execute(f"CREATE SCHEMA IF NOT EXISTS {self.address.schema}")
-            if VERSION_TABLE in tables and version_of(session) < len(MIGRATIONS):
+            if VERSION_TABLE in tables and read_version(session) < len(MIGRATIONS):
                 # No claim can see the old version and commit after the new one.
                 session.execute("LOCK TABLE runs IN EXCLUSIVE MODE")
             migrate(session, DIALECT, self.address.shown)
 
-    def _tables(self, session: PostgresSession) -> list[str]:
+    def _list_tables(self, session: PostgresSession) -> list[str]:
         found = session.execute(
             "SELECT c.relname::text, has_schema_privilege(n.oid, 'USAGE') "
             "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = ? AND c.relkind IN ('r', 'p', 'v', 'm', 'f') ORDER BY 1",
             (self.address.schema,),
         )
         if not all(may_use for _, may_use in found):  # to such a role, the tables would only appear to be missing
-            raise refusal(self.address, "permission denied for its schema", grants(self.address))
+            raise unusable_error(self.address, "permission denied for its schema", describe_grants(self.address))
         return [name for name, _ in found]
 
     def _retry(
@@ -581,9 +581,9 @@ class PostgresDatabase(GroupingDatabase):
                         tries.check_migration(error, connection)
                         self._pool.give_back(connection)
                     if tries.is_over(error, is_lost=is_lost):
-                        raise self._failure(error, workflow_id, operation, is_write=is_write) from cause_of(
-                            error, self.address
-                        )
+                        raise self._translate_failure(
+                            error, workflow_id, operation, is_write=is_write
+                        ) from select_cause(error, self.address)
                 except BaseException:
                     if connection is not None:
                         self._pool.give_back(connection)
@@ -597,12 +597,14 @@ class PostgresDatabase(GroupingDatabase):
             self._hurry.is_on = True
             raise
 
-    def _failure(self, error: psycopg.Error, workflow_id: str, operation: str, *, is_write: bool) -> FlowckptError:
+    def _translate_failure(
+        self, error: psycopg.Error, workflow_id: str, operation: str, *, is_write: bool
+    ) -> FlowckptError:
         if error.sqlstate in LACKING and (lost := self._missing_parts()):
             return missing_parts_error(lost, self.address.shown)
         if self._hurry.is_on and error.sqlstate == LOCKED:
             return self._hurry.error(f"the PostgreSQL store {self.address.shown}", workflow_id, operation)
-        return error_of(error, self.address, workflow_id, operation, is_write=is_write)
+        return translate_error(error, self.address, workflow_id, operation, is_write=is_write)
 
     def _missing_parts(self) -> list[str]:
         """Return the missing parts of the schema, in words; empty if they cannot be determined now."""
@@ -610,17 +612,17 @@ class PostgresDatabase(GroupingDatabase):
             connection = self._pool.take()
             try:
                 with connection.transaction():
-                    return missing_parts(PostgresSession(connection), DIALECT)
+                    return find_missing_parts(PostgresSession(connection), DIALECT)
             finally:
                 self._pool.give_back(connection)
         return []
 
 
-def _again(item: Item, *, is_uncertain: bool) -> Item:
+def _prepare_again(item: Item, *, is_uncertain: bool) -> Item:
     """Return an item for writing it separately after its group failed, possibly after a commit."""
     if isinstance(item, Work):
         return attrs.evolve(item, statements=())
-    return attrs.evolve(item, may_be_there=True) if is_uncertain else item
+    return attrs.evolve(item, may_be_saved=True) if is_uncertain else item
 
 
 def _is_gone(error: psycopg.Error, connection: Connection) -> bool:

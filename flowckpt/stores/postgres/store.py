@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 
 import psycopg
 
-from flowckpt.stores.postgres.connection import PostgresAddress, parsed_address
+from flowckpt.stores.postgres.connection import PostgresAddress, parse_address
 from flowckpt.stores.postgres.database import PostgresDatabase
 from flowckpt.stores.sql.runs import SqlRuns
 from flowckpt.stores.sql.signals import run_digest
@@ -29,36 +29,36 @@ _log = logging.getLogger("flowckpt")
 
 
 @contextlib.asynccontextmanager
-async def listening(address: PostgresAddress, workflow_id: str | None) -> AsyncIterator[asyncio.Event]:
+async def listen(address: PostgresAddress, workflow_id: str | None) -> AsyncIterator[asyncio.Event]:
     """Listen during the block; the event is set when a message may have arrived.
 
     Args:
         address: the address of the store.
         workflow_id: the run, or None for all.
     """
-    heard = asyncio.Event()
-    listener = asyncio.create_task(_listen(address, None if workflow_id is None else run_digest(workflow_id), heard))
+    arrival = asyncio.Event()
+    listener = asyncio.create_task(_listen(address, None if workflow_id is None else run_digest(workflow_id), arrival))
     try:
-        yield heard
+        yield arrival
     finally:
         listener.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await listener
 
 
-async def _listen(address: PostgresAddress, digest: str | None, heard: asyncio.Event) -> None:
+async def _listen(address: PostgresAddress, digest: str | None, arrival: asyncio.Event) -> None:
     while True:
         try:
             async with await psycopg.AsyncConnection.connect(address.conninfo, autocommit=True) as connection:
                 row = await (await connection.execute(_CHANNEL, (address.schema,))).fetchone()
                 assert row is not None, "a SELECT of a constant has a row"
                 await connection.execute(f'LISTEN "{row[0]}"'.encode())
-                heard.set()  # messages may have arrived before we listened
+                arrival.set()  # messages may have arrived before we listened
                 async for note in connection.notifies():
                     if digest is None or note.payload == digest:
-                        heard.set()
+                        arrival.set()
         except psycopg.Error as error:
-            reason = address.scrubbed(str(error).strip().partition("\n")[0])
+            reason = address.scrub(str(error).strip().partition("\n")[0])
             _log.info("%s: no announcements of new messages, polling instead: %s", address.shown, reason)
         await asyncio.sleep(_AGAIN_SECONDS)
 
@@ -86,14 +86,14 @@ class PostgresCheckpointStore(SqlCheckpointStore):
         patience_seconds: float = 30.0,
         allow_unsafe: bool = False,
     ) -> None:
-        address = parsed_address(url, allow_unsafe=allow_unsafe, schema=schema)
+        address = parse_address(url, allow_unsafe=allow_unsafe, schema=schema)
         database = PostgresDatabase(address, patience_seconds=patience_seconds)
         super().__init__(SqlRuns(database, lease_seconds=lease_seconds))
         self._address = address
 
     def announcements(self, workflow_id: str | None = None) -> AbstractAsyncContextManager[asyncio.Event]:
         """Listen for messages during the block."""
-        return listening(self._address, workflow_id)
+        return listen(self._address, workflow_id)
 
     def __repr__(self) -> str:
         return f"PostgresCheckpointStore({self._address.shown!r})"

@@ -56,7 +56,7 @@ class Addition:
         checkpoint: the row of the checkpoint.
         results: the rows of the new results.
         others: further statements with their rows, in order.
-        may_be_there: whether an earlier write of it had an unknown outcome.
+        may_be_saved: whether an earlier write of it had an unknown outcome.
     """
 
     operation: ClassVar[str] = "save"
@@ -65,7 +65,7 @@ class Addition:
     checkpoint: Row
     results: Sequence[Row]
     others: Sequence[tuple[str, Sequence[Row]]] = ()
-    may_be_there: bool = False
+    may_be_saved: bool = False
 
     @property
     def run(self) -> int:
@@ -81,7 +81,7 @@ class Addition:
 
     @property
     def identity(self) -> Row:
-        """The values of `rows.IS_THERE`; the digest identifies the checkpoint."""
+        """The values of `rows.IS_SAVED`; the digest identifies the checkpoint."""
         run, sequence, *_, digest, _ = self.checkpoint
         return run, sequence, digest, self.writer
 
@@ -109,11 +109,11 @@ Item = Addition | Work
 Outcome = Any
 """The result of an item (of a save: whether its fence held), or its exception."""
 
-End = Callable[[Outcome], Any]
+Completion = Callable[[Outcome], Any]
 """Handles an outcome, and returns or raises the caller's result."""
 
 
-def answer_of(outcome: Outcome) -> Any:
+def unwrap_outcome(outcome: Outcome) -> Any:
     """Return the result of an item, or raise its error."""
     if isinstance(outcome, BaseException):
         raise outcome
@@ -147,7 +147,7 @@ class Database(ABC):
         """Write in one transaction, and commit it durably; see `read`."""
 
     @abstractmethod
-    def now(self, item: Item) -> Any:
+    def write_now(self, item: Item) -> Any:
         """Write a save or other work durably, and return its result: of a save, whether its fence held.
 
         Args:
@@ -171,12 +171,12 @@ class Database(ABC):
             CheckpointStorageError: the outcome is still unknown.
         """
 
-    def later(self, item: Item, end: End) -> asyncio.Future[Any]:
+    def write_later(self, item: Item, complete: Completion) -> asyncio.Future[Any]:
         """Write a save or other work together with other pending items, and return at once.
 
         Args:
             item: the item.
-            end: called on another thread after the commit; it returns or raises the result of the future.
+            complete: called on another thread after the commit; it returns or raises the result of the future.
         """
         raise NotImplementedError
 
@@ -187,11 +187,11 @@ class Database(ABC):
             CheckpointStorageError: it does not.
         """
 
-    def mark(self) -> object:
+    def identify(self) -> object:
         """Return a value that changes if another database replaces this one, as far as that takes no time."""
         return None
 
-    def damages(self) -> list[str]:
+    def find_damage(self) -> list[str]:
         """Return the damage that the database itself reports."""
         return []
 
@@ -211,7 +211,7 @@ class Database(ABC):
 #
 # There is no delay to fill a group: the next group gathers while one is written, so a single save never waits.
 
-_AT_ONCE = 256
+_GROUP_SIZE = 256
 """Maximum saves in one transaction, because other processes wait for it."""
 
 _IDLE_SECONDS = 1.0
@@ -223,7 +223,7 @@ _THREADS = 16
 
 
 @attrs.frozen
-class Single:
+class Separate:
     """The outcome of an item that must be written on its own, on another thread.
 
     Attributes:
@@ -233,7 +233,7 @@ class Single:
     item: Item
 
 
-_Waiting = tuple[Item, End, "asyncio.Future[Any] | None"]
+_Pending = tuple[Item, Completion, "asyncio.Future[Any] | None"]
 
 
 class GroupCommit:
@@ -249,58 +249,58 @@ class GroupCommit:
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        self._waiting: deque[_Waiting] = deque()
+        self._pending: deque[_Pending] = deque()
         self._turn = threading.Lock()  # held by the thread that writes a group
-        self._some_wait = threading.Condition(threading.Lock())
+        self._arrival = threading.Condition(threading.Lock())
         self._has_thread = False
         self._is_idle = False
 
-    def now(self, item: Item) -> Any:
+    def write_now(self, item: Item) -> Any:
         """Write an item on this thread, together with pending ones, and return its result."""
-        self._leave_to_parent()
+        self._reset_in_child()
         outcomes: list[Outcome] = []
         is_written = threading.Event()
 
-        def end(outcome: Outcome) -> None:
+        def complete(outcome: Outcome) -> None:
             outcomes.append(outcome)
             is_written.set()
 
-        self._waiting.append((item, end, None))
+        self._pending.append((item, complete, None))
         with self._turn:
-            while self._waiting and not outcomes:
+            while self._pending and not outcomes:
                 self._write_some()
         is_written.wait()
-        return answer_of(outcomes[0])
+        return unwrap_outcome(outcomes[0])
 
-    def later(self, item: Item, end: End) -> asyncio.Future[Any]:
+    def write_later(self, item: Item, complete: Completion) -> asyncio.Future[Any]:
         """Write an item on the writing thread, together with pending ones, even if the future is cancelled.
 
         Raises:
             CheckpointStorageError: no thread can be started; the item is not written.
         """
-        self._leave_to_parent()
+        self._reset_in_child()
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        waiting: _Waiting = item, end, answer
-        self._waiting.append(waiting)
+        waiting: _Pending = item, complete, answer
+        self._pending.append(waiting)
         if self._is_idle or not self._has_thread:  # in this order: an ending thread sets them in the reverse order
-            with self._some_wait:
+            with self._arrival:
                 if not self._has_thread:
                     try:
                         start_thread(self._write_all, "flowckpt-saves")
                     except CheckpointStorageError:
                         with contextlib.suppress(ValueError):  # another thread, in `now`, already writes it
-                            self._waiting.remove(waiting)
+                            self._pending.remove(waiting)
                             raise
                         return answer
                     self._has_thread = True
-                self._some_wait.notify()
+                self._arrival.notify()
         return answer
 
     def _write_all(self) -> None:
         while True:
-            with self._some_wait:
+            with self._arrival:
                 self._is_idle = True
-                self._has_thread = bool(self._some_wait.wait_for(lambda: self._waiting, _IDLE_SECONDS))
+                self._has_thread = bool(self._arrival.wait_for(lambda: self._pending, _IDLE_SECONDS))
                 self._is_idle = False
                 if not self._has_thread:
                     return
@@ -308,9 +308,9 @@ class GroupCommit:
                 self._write_some()
 
     def _write_some(self) -> None:
-        group: list[_Waiting] = []
-        while self._waiting and len(group) < _AT_ONCE:
-            group.append(self._waiting.popleft())
+        group: list[_Pending] = []
+        while self._pending and len(group) < _GROUP_SIZE:
+            group.append(self._pending.popleft())
         if group:
             alone = self._write_group(group)
             try:
@@ -319,42 +319,42 @@ class GroupCommit:
             except CheckpointStorageError:  # this thread writes the remaining items
                 self._write_each(alone)
 
-    def _write_each(self, waiting: deque[_Waiting]) -> None:
+    def _write_each(self, waiting: deque[_Pending]) -> None:
         with contextlib.suppress(IndexError):  # none remain
             while True:
                 self._write_group([waiting.popleft()])
 
-    def _write_group(self, group: Sequence[_Waiting]) -> deque[_Waiting]:
+    def _write_group(self, group: Sequence[_Pending]) -> deque[_Pending]:
         """Write a group and deliver the results; return the items that must be written on their own."""
         try:
             outcomes = self._write([item for item, _, _ in group])
         except BaseException as error:
             outcomes = [error] * len(group)
-        alone: deque[_Waiting] = deque()
+        alone: deque[_Pending] = deque()
         answers: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any, BaseException | None]]] = {}
-        for (_, end, future), outcome in zip(group, outcomes, strict=True):
-            if isinstance(outcome, Single):
-                alone.append((outcome.item, end, future))
+        for (_, complete, future), outcome in zip(group, outcomes, strict=True):
+            if isinstance(outcome, Separate):
+                alone.append((outcome.item, complete, future))
                 continue
             answer: Any = None
             failure: BaseException | None = None
             try:
-                answer = end(outcome)
+                answer = complete(outcome)
             except BaseException as error:  # delivered to the caller
                 failure = error
             if future is not None:
                 answers.setdefault(future.get_loop(), []).append((future, answer, failure))
         for loop, answered in answers.items():  # wakes each loop once for the whole group
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-                loop.call_soon_threadsafe(_give, answered)
+                loop.call_soon_threadsafe(_deliver, answered)
         return alone
 
-    def _leave_to_parent(self) -> None:
+    def _reset_in_child(self) -> None:
         if self._pid != os.getpid():  # a forked child has neither the thread nor the holders of the locks
             self._reset()
 
 
-def _give(answered: Sequence[tuple[asyncio.Future[Any], Any, BaseException | None]]) -> None:
+def _deliver(answered: Sequence[tuple[asyncio.Future[Any], Any, BaseException | None]]) -> None:
     for future, answer, error in answered:
         if not future.done():
             future.set_result(answer) if error is None else future.set_exception(error)
@@ -374,15 +374,15 @@ class GroupingDatabase(Database):
     def _write_alone(self, item: Item) -> Any:
         """Write an item in its own transaction, and return its result."""
 
-    def now(self, item: Item) -> Any:
+    def write_now(self, item: Item) -> Any:
         """Write a save or other work durably."""
         if threading.get_ident() == threading.main_thread().ident:  # a Ctrl-C there must not affect other runs
             return self._write_alone(item)
-        return self._group.now(item)
+        return self._group.write_now(item)
 
-    def later(self, item: Item, end: End) -> asyncio.Future[Any]:
+    def write_later(self, item: Item, complete: Completion) -> asyncio.Future[Any]:
         """Write a save or other work in the next group."""
-        return self._group.later(item, end)
+        return self._group.write_later(item, complete)
 
 
 # After a wait for a busy database was interrupted, later waits are short, because the program is about to end.

@@ -24,19 +24,19 @@ from flowckpt.stores.sql.rows import (
     ADD_TAG,
     OWNER_COLUMNS,
     checkpoint_digest,
+    decode_id,
+    encode_id,
+    format_time,
     head_digest,
-    holder_of,
-    id_text,
-    moment_of,
-    name_of,
-    sql_time,
+    parse_holder,
+    parse_time,
     tag_rows,
 )
 
 # The rows of a run: those of its attempts, each up to the point where the next one continues.
 
 
-_ENDLESS = 2**63 - 1
+_UNBOUNDED = 2**63 - 1
 PLACE = "sequence, attempt, steps"
 
 
@@ -56,11 +56,11 @@ class AttemptLink:
 
     attempt: int
     after_sequence: int = 0
-    upto_sequence: int = _ENDLESS
-    upto_position: int = _ENDLESS
+    upto_sequence: int = _UNBOUNDED
+    upto_position: int = _UNBOUNDED
 
 
-def lineage(session: Session, run: int, attempt: int | None, workflow_id: str) -> list[AttemptLink]:
+def read_lineage(session: Session, run: int, attempt: int | None, workflow_id: str) -> list[AttemptLink]:
     """Return the attempts that form a run as an attempt left it, oldest first.
 
     Args:
@@ -81,7 +81,7 @@ def lineage(session: Session, run: int, attempt: int | None, workflow_id: str) -
     )
     attempts = {row[0]: row[1:] for row in rows}
     links: list[AttemptLink] = []
-    each, upto_sequence, upto_position = attempt, _ENDLESS, _ENDLESS
+    each, upto_sequence, upto_position = attempt, _UNBOUNDED, _UNBOUNDED
     while True:
         if each not in attempts or (links and each >= links[-1].attempt):
             raise CheckpointCorruptedError(
@@ -97,7 +97,9 @@ def lineage(session: Session, run: int, attempt: int | None, workflow_id: str) -
         each, upto_sequence, upto_position = continued, sequence, results
 
 
-def last_record(session: Session, run: int, links: list[AttemptLink], *, steps: int) -> tuple[int, int, int] | None:
+def find_last_record(
+    session: Session, run: int, links: list[AttemptLink], *, steps: int
+) -> tuple[int, int, int] | None:
     """Return sequence, attempt and results of the last checkpoint with at most `steps` results.
 
     Deleted ones count, because results may have been saved with them.
@@ -121,7 +123,7 @@ def last_record(session: Session, run: int, links: list[AttemptLink], *, steps: 
     return None
 
 
-def checkpoint_rows(
+def read_checkpoint_rows(
     session: Session,
     run: int,
     links: list[AttemptLink],
@@ -213,12 +215,12 @@ class RunImage:
                     "WHERE run = ? AND attempt = ? AND position <= ? ORDER BY position",
                     (self.run, link.attempt, link.upto_position),
                 )
-                self.join(link.attempt, rows, fetch)
+                self.add_results(link.attempt, rows, fetch)
         finally:
             if is_collecting:
                 gc.enable()
 
-    def join(self, attempt: int, rows: list[Row], fetch: Fetch) -> None:
+    def add_results(self, attempt: int, rows: list[Row], fetch: Fetch) -> None:
         """Add the results of an attempt from rows of position and document.
 
         Raises:
@@ -229,7 +231,9 @@ class RunImage:
         first = len(self.history.results) + 1
         last = rows[-1][0]
         if rows[0][0] != first or last - first + 1 != len(rows):
-            raise self.corrupt(f"step_results of attempt {attempt}", f"a result between {first} and {last} is missing")
+            raise self.corrupt_error(
+                f"step_results of attempt {attempt}", f"a result between {first} and {last} is missing"
+            )
         texts = [row[1] for row in rows]
         try:
             # Parsed together, so that the keys are shared.
@@ -238,20 +242,22 @@ class RunImage:
                 raise DecodingError("a document contains several documents")
             made = [result_from(document, fetch) for document in documents]
         except (DecodingError, ValueError, TypeError, RecursionError) as error:
-            raise self.corrupt(f"step_results of attempt {attempt}", f"results {first} to {last}: {error}") from error
+            raise self.corrupt_error(
+                f"step_results of attempt {attempt}", f"results {first} to {last}: {error}"
+            ) from error
         large = {place: blobs for place, (_, blobs) in enumerate(made) if blobs}
         self.history.extend([result for result, _ in made], large, lambda: [text.encode() for text in texts])
 
-    def newest_steps(self, session: Session) -> int:
+    def count_newest_results(self, session: Session) -> int:
         """Return the number of results of the newest checkpoint; 0 if there is none."""
-        found = checkpoint_rows(session, self.run, self.links, "steps", is_newest_only=True)
+        found = read_checkpoint_rows(session, self.run, self.links, "steps", is_newest_only=True)
         return int(found[0][0]) if found else 0
 
-    def newest(
+    def load_newest(
         self, session: Session, fetch: Fetch, checkpoint_id: str | None = None, selection: Selection = EVERY
     ) -> CheckpointData | None:
         """Return the newest selected checkpoint, or the newest with an id; the results must have been read."""
-        found = checkpoint_rows(
+        found = read_checkpoint_rows(
             session,
             self.run,
             self.links,
@@ -260,22 +266,22 @@ class RunImage:
             selection=selection,
             is_newest_only=True,
         )
-        return self.data(session, found[0], fetch) if found else None
+        return self.load_checkpoint(session, found[0], fetch) if found else None
 
-    def all(self, session: Session, fetch: Fetch, selection: Selection = EVERY) -> list[CheckpointData]:
+    def load_all(self, session: Session, fetch: Fetch, selection: Selection = EVERY) -> list[CheckpointData]:
         """Return the selected checkpoints, newest first."""
-        found = checkpoint_rows(session, self.run, self.links, CHECKPOINT, selection=selection)
-        return [self.data(session, row, fetch) for row in found]
+        found = read_checkpoint_rows(session, self.run, self.links, CHECKPOINT, selection=selection)
+        return [self.load_checkpoint(session, row, fetch) for row in found]
 
-    def misplaced(self, sequence: int) -> CheckpointCorruptedError:
+    def misplaced_error(self, sequence: int) -> CheckpointCorruptedError:
         """Return the error for a checkpoint of the last attempt that is outside of its range."""
         link = self.links[-1]
         detail = (
             f"attempt {link.attempt} continues from checkpoint {link.after_sequence}, so this one cannot belong to it"
         )
-        return self.corrupt(f"checkpoint {sequence}", detail)
+        return self.corrupt_error(f"checkpoint {sequence}", detail)
 
-    def verified_head(self, session: Session, row: Row) -> str:
+    def verify_head(self, session: Session, row: Row) -> str:
         """Return the head of a checkpoint's attempt, after its row of `CHECKPOINT` was compared with its digest."""
         sequence, attempt, checkpoint_id, reason, status, steps, saved_at, chain, digest, document = row
         place = f"checkpoint {sequence}"
@@ -284,43 +290,43 @@ class RunImage:
         )
         head: str | None = heads[0][0] if heads else None
         if head is None or document is None:
-            raise self.corrupt(place, "the head of its attempt is missing")
+            raise self.corrupt_error(place, "the head of its attempt is missing")
         try:
-            moment = sql_time(moment_of(saved_at))
-            columns = (sequence, attempt, name_of(checkpoint_id), reason, status, steps, moment, chain)
+            moment = format_time(parse_time(saved_at))
+            columns = (sequence, attempt, decode_id(checkpoint_id), reason, status, steps, moment, chain)
             is_whole = checkpoint_digest(head_digest(head), columns, document) == digest
         except (ValueError, TypeError) as error:
-            raise self.corrupt(place, str(error)) from error
+            raise self.corrupt_error(place, str(error)) from error
         if not is_whole:
-            raise self.corrupt(place, "it does not match its digest")
+            raise self.corrupt_error(place, "it does not match its digest")
         return head
 
-    def data(self, session: Session, row: Row, fetch: Fetch) -> CheckpointData:
+    def load_checkpoint(self, session: Session, row: Row, fetch: Fetch) -> CheckpointData:
         """Return the checkpoint of a row of `CHECKPOINT`, verified."""
         sequence, attempt, checkpoint_id, reason, status, steps, saved_at, chain, _, document = row
         place = f"checkpoint {sequence}"
-        head = self.verified_head(session, row)
+        head = self.verify_head(session, row)
         try:
             if steps > len(self.history.results):
-                raise self.corrupt(place, f"it has {steps} results, but only {len(self.history.results)} exist")
+                raise self.corrupt_error(place, f"it has {steps} results, but only {len(self.history.results)} exist")
             view = self.history.view(steps)
             if view.chain.hex() != chain:
-                raise self.corrupt(place, "its results do not match their digest")
+                raise self.corrupt_error(place, "its results do not match their digest")
             merged = {
                 **json.loads(head),
-                "saved_at": encode_time(moment_of(saved_at)),
+                "saved_at": encode_time(parse_time(saved_at)),
                 **json.loads(document),
                 "sequence": sequence,
                 "attempt": attempt,
-                "checkpoint_id": name_of(checkpoint_id),
+                "checkpoint_id": decode_id(checkpoint_id),
                 "reason": reason,
                 "status": status,
             }
             return decode_head(merged, view, fetch)
         except (DecodingError, ValueError, TypeError) as error:
-            raise self.corrupt(place, str(error)) from error
+            raise self.corrupt_error(place, str(error)) from error
 
-    def corrupt(self, place: str, detail: str) -> CheckpointCorruptedError:
+    def corrupt_error(self, place: str, detail: str) -> CheckpointCorruptedError:
         """Return the error for damage in the run."""
         return CheckpointCorruptedError(self.workflow_id, location=place, detail=detail, remedy=_REMEDY)
 
@@ -343,7 +349,7 @@ def open_image(session: Session, workflow_id: str, key: str, *, attempt: int | N
             "SELECT 1 FROM attempts WHERE run = ? AND attempt = ? AND begun_at IS NOT NULL", (run, attempt)
         )
         head = attempt if begun else None
-    return RunImage(workflow_id, run, lineage(session, run, head, workflow_id), last_sequence)
+    return RunImage(workflow_id, run, read_lineage(session, run, head, workflow_id), last_sequence)
 
 
 def read_blob(session: Session, workflow_id: str, key: str, digest: str, size: int) -> bytes | None:
@@ -383,7 +389,7 @@ LISTED = (
     "r.workflow_id, r.workflow_name, r.status, c.attempt, r.started_at, r.updated_at, r.steps, "
     f"CAST(r.metadata AS TEXT), {OWNER_COLUMNS}"
 )
-"""The columns for `info_of`, of `runs r`, `checkpoints c` and `attempts a`."""
+"""The columns for `parse_run_row`, of `runs r`, `checkpoints c` and `attempts a`."""
 
 _LIST = f"""
 SELECT {LISTED}
@@ -396,7 +402,7 @@ LEFT JOIN attempts a ON a.writer = r.writer
 _PAGE = "ORDER BY r.started_at DESC, r.workflow_id DESC LIMIT ?"
 
 
-def run_infos(session: Session, key: str) -> list[RunInfo]:
+def read_run_infos(session: Session, key: str) -> list[RunInfo]:
     """Return a run as listed, or an empty list.
 
     Args:
@@ -405,15 +411,15 @@ def run_infos(session: Session, key: str) -> list[RunInfo]:
     """
     found = session.execute(f"{_LIST}WHERE r.workflow_id = ?", (key,))
     now = session.now()
-    return [info_of(row, now) for row in found]
+    return [parse_run_row(row, now) for row in found]
 
 
-def survey(session: Session) -> RunSurvey:
+def survey_all(session: Session) -> RunSurvey:
     """Return all runs, most recently started first, and those with a damaged row."""
-    return RunSurvey(*readable(session.execute(f"{_LIST}ORDER BY r.started_at DESC"), session.now()))
+    return RunSurvey(*parse_run_rows(session.execute(f"{_LIST}ORDER BY r.started_at DESC"), session.now()))
 
 
-def unreadable(session: Session, after: int, limit: int) -> tuple[list[Finding], int | None]:
+def find_unreadable(session: Session, after: int, limit: int) -> tuple[list[Finding], int | None]:
     """Return the runs of a page with damaged rows, and the key after which the next page starts; None at the end.
 
     Args:
@@ -426,10 +432,10 @@ def unreadable(session: Session, after: int, limit: int) -> tuple[list[Finding],
         return [], None
     last = keys[-1][0]
     rows = session.execute(f"{_LIST}WHERE r.run > ? AND r.run <= ?", (after, last))
-    return readable(rows, session.now())[1], last
+    return parse_run_rows(rows, session.now())[1], last
 
 
-def readable(rows: Sequence[Row], now: datetime) -> tuple[list[RunInfo], list[Finding]]:
+def parse_run_rows(rows: Sequence[Row], now: datetime) -> tuple[list[RunInfo], list[Finding]]:
     """Return the runs of some rows, and findings about damaged rows.
 
     Args:
@@ -439,13 +445,13 @@ def readable(rows: Sequence[Row], now: datetime) -> tuple[list[RunInfo], list[Fi
     infos, left_out = [], []
     for row in rows:
         try:
-            infos.append(info_of(row, now))
+            infos.append(parse_run_row(row, now))
         except CheckpointCorruptedError as error:
             left_out.append(Finding(error.workflow_id, "corrupt", error.message))
     return infos, left_out
 
 
-def info_of(row: Row, now: datetime) -> RunInfo:
+def parse_run_row(row: Row, now: datetime) -> RunInfo:
     """Return a run as listed.
 
     Args:
@@ -456,23 +462,23 @@ def info_of(row: Row, now: datetime) -> RunInfo:
         CheckpointCorruptedError: the row is malformed.
     """
     workflow_id, workflow_name, status, attempt, started_at, updated_at, steps, metadata, *owner = row
-    holder = holder_of(tuple(owner), name_of(workflow_id))
+    holder = parse_holder(tuple(owner), decode_id(workflow_id))
     try:
         return RunInfo(
-            name_of(workflow_id),
-            name_of(workflow_name),
+            decode_id(workflow_id),
+            decode_id(workflow_name),
             Status(status),
             attempt,
-            moment_of(started_at),
-            moment_of(updated_at),
+            parse_time(started_at),
+            parse_time(updated_at),
             steps,
             decode(json.loads(metadata)),
         ).with_owner(holder.owner if holder is not None and holder.holds(now) else None)
     except (DecodingError, ValueError, TypeError, OverflowError) as error:
-        raise CheckpointCorruptedError(name_of(workflow_id), location="runs", detail=str(error)) from error
+        raise CheckpointCorruptedError(decode_id(workflow_id), location="runs", detail=str(error)) from error
 
 
-def page_of_runs(session: Session, before: RunInfo | None, limit: int) -> tuple[list[RunInfo], bool]:
+def read_page(session: Session, before: RunInfo | None, limit: int) -> tuple[list[RunInfo], bool]:
     """Return runs, most recently started first, and whether there may be more.
 
     Args:
@@ -483,20 +489,20 @@ def page_of_runs(session: Session, before: RunInfo | None, limit: int) -> tuple[
     if before is None:
         found = session.execute(f"{_LIST}WHERE r.started_at IS NOT NULL {_PAGE}", (limit,))
     else:
-        moment, key = sql_time(before.started_at), id_text(before.workflow_id)
+        moment, key = format_time(before.started_at), encode_id(before.workflow_id)
         # The first condition is for the index; one on the pair of columns would need the run's key, which may no longer
         # exist.
         place = "WHERE r.started_at <= ? AND (r.started_at < ? OR r.workflow_id < ?) "
         found = session.execute(f"{_LIST}{place}{_PAGE}", (moment, moment, key, limit))
-    return readable(found, session.now())[0], len(found) == limit
+    return parse_run_rows(found, session.now())[0], len(found) == limit
 
 
 def refresh_run_row(session: Session, run: int, workflow_id: str) -> None:
     """Update the row of a run from its newest checkpoint, after others were deleted."""
     head_attempt = session.execute("SELECT head_attempt FROM runs WHERE run = ?", (run,))[0][0]
-    links = lineage(session, run, head_attempt, workflow_id)
+    links = read_lineage(session, run, head_attempt, workflow_id)
     columns = "sequence, attempt, steps, status, saved_at, CAST(document AS TEXT)"
-    found = checkpoint_rows(session, run, links, columns, is_newest_only=True)
+    found = read_checkpoint_rows(session, run, links, columns, is_newest_only=True)
     if not found:
         session.change("UPDATE runs SET latest_sequence = NULL, status = NULL, steps = 0 WHERE run = ?", (run,))
         return
@@ -506,7 +512,7 @@ def refresh_run_row(session: Session, run: int, workflow_id: str) -> None:
     session.change(
         "UPDATE runs SET latest_sequence = ?, status = ?, steps = ?, updated_at = ?, workflow_name = ?, metadata = ? "
         "WHERE run = ?",
-        (sequence, status, steps, saved_at, id_text(fields["workflow_name"]), dumps(fields["metadata"]), run),
+        (sequence, status, steps, saved_at, encode_id(fields["workflow_name"]), dumps(fields["metadata"]), run),
     )
     for row in tag_rows(decode(fields["metadata"]), run):
         session.change(ADD_TAG, row)

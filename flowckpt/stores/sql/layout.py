@@ -18,7 +18,7 @@ import attrs
 from flowckpt._version import __version__
 from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, UnsupportedSchemaError
 from flowckpt.stores.sql.database import Session
-from flowckpt.stores.sql.rows import add_missing_tags, extend_leases, sql_time
+from flowckpt.stores.sql.rows import add_missing_tags, extend_leases, format_time
 
 VERSION_TABLE = "flowckpt_schema"
 
@@ -33,7 +33,7 @@ class Dialect:
         lock: the suffix of a SELECT that locks its row until the transaction ends.
         announcement: the statement that notifies listeners of a message for a run, given its digest; empty without
             support for listeners.
-        claim_new: the statement that claims a new run, with the values of `Claim.of_new`; it returns the run's key and
+        claim_new: the statement that claims a new run, with the values of `Claim.values_of_new_run`; it returns the run's key and
             the attempt, and nothing if the run exists. Empty if the database needs several statements.
         release: the statement that releases a written run, given its key and the writer, twice. Empty if the database
             needs several statements.
@@ -46,7 +46,7 @@ class Dialect:
     claim_new: str = ""
     release: str = ""
 
-    def written(self, statement: str) -> str:
+    def render(self, statement: str) -> str:
         """Return a statement in this dialect."""
         for name, word in self.words.items():
             statement = statement.replace("{" + name + "}", word)
@@ -347,20 +347,20 @@ def migrate(session: Session, dialect: Dialect, where: str) -> None:
         UnsupportedSchemaError: the database has a newer version.
         CheckpointCorruptedError: it has tables of a newer version than its own.
     """
-    session.execute(dialect.written(_TABLE))
-    found = version_of(session)
+    session.execute(dialect.render(_TABLE))
+    found = read_version(session)
     check_version(found)
     _check_tables(session, dialect, found, where)
     began = session.now()
     for number, steps in enumerate(MIGRATIONS[found:], found + 1):
         for step in steps:
             if isinstance(step, str):
-                session.execute(dialect.written(step))
+                session.execute(dialect.render(step))
             else:
                 step(session)
         session.execute(
             f"INSERT INTO {VERSION_TABLE} (version, applied_at, program) VALUES (?, ?, ?)",  # noqa: S608 - a constant
-            (number, sql_time(session.now()), __version__),
+            (number, format_time(session.now()), __version__),
         )
     if 0 < found < len(MIGRATIONS):
         extend_leases(session, began)
@@ -368,7 +368,7 @@ def migrate(session: Session, dialect: Dialect, where: str) -> None:
 
 def _check_tables(session: Session, dialect: Dialect, found: int, where: str) -> None:
     """Refuse a database with tables of a newer version than its table of versions shows."""
-    names = {name for (name,) in session.execute(dialect.written("SELECT name FROM {tables}"))}
+    names = {name for (name,) in session.execute(dialect.render("SELECT name FROM {tables}"))}
     for number, steps in enumerate(MIGRATIONS, 1):
         made = {name for step in steps if isinstance(step, str) for name in _MADE.findall(step)}
         if number > found and (there := sorted(made & names)):
@@ -386,7 +386,7 @@ _COLUMN = re.compile(r"^  ([a-z]\w*) ", re.MULTILINE)
 _VIEW = re.compile(r"CREATE VIEW (\w+)")
 
 
-def missing_parts(session: Session, dialect: Dialect) -> list[str]:
+def find_missing_parts(session: Session, dialect: Dialect) -> list[str]:
     """Return the missing tables, columns and views of a database of the newest version, in words.
 
     The result for a database without any tables is empty: it was removed, not damaged.
@@ -396,7 +396,7 @@ def missing_parts(session: Session, dialect: Dialect) -> list[str]:
         dialect: the dialect of the database.
     """
     there: dict[str, set[str]] = {}
-    for name, column in session.execute(dialect.written("SELECT name, of_it FROM {columns}")):
+    for name, column in session.execute(dialect.render("SELECT name, of_it FROM {columns}")):
         there.setdefault(name, set()).add(column)
     statements = [step for steps in MIGRATIONS for step in (*steps, _TABLE) if isinstance(step, str)]
     tables = {table: _COLUMN.findall(body) for each in statements for table, body in _COLUMNS.findall(each)}
@@ -424,7 +424,7 @@ def missing_parts_error(lost: Sequence[str], where: str = "") -> CheckpointCorru
     )
 
 
-def version_of(session: Session) -> int:
+def read_version(session: Session) -> int:
     """Return the version of a database with a table of versions; 0 if nothing was applied yet."""
     return int(session.execute(NEWEST_APPLIED)[0][0] or 0)
 

@@ -38,27 +38,27 @@ from flowckpt.stores.sql.database import Database, Row, Session
 from flowckpt.stores.sql.image import (
     LISTED,
     RunImage,
-    checkpoint_rows,
+    find_unreadable,
     open_image,
+    parse_run_rows,
     read_blob,
-    readable,
-    run_infos,
-    survey,
-    unreadable,
+    read_checkpoint_rows,
+    read_run_infos,
+    survey_all,
 )
-from flowckpt.stores.sql.layout import Dialect, missing_parts, missing_parts_error
+from flowckpt.stores.sql.layout import Dialect, find_missing_parts, missing_parts_error
 from flowckpt.stores.sql.rows import (
     OWNER_COLUMNS,
     REFERENCE,
-    holder_of,
-    id_text,
-    key_of_run,
-    live_owner,
-    moment_of,
-    name_of,
-    reference_of,
-    sql_time,
-    tag_text,
+    decode_id,
+    encode_id,
+    encode_tag,
+    find_live_owner,
+    find_run_key,
+    format_time,
+    parse_holder,
+    parse_reference,
+    parse_time,
 )
 from flowckpt.stores.sql.run_writer import SqlRunWriter
 
@@ -72,9 +72,9 @@ def check_all(database: Database, fetch_for: Callable[[str], Fetch]) -> list[Fin
         database: the database.
         fetch_for: returns the function that reads the large values of a run.
     """
-    findings = [Finding("", "corrupt", damage) for damage in database.damages()]
+    findings = [Finding("", "corrupt", damage) for damage in database.find_damage()]
     try:
-        if lost := lost_parts(database):
+        if lost := find_lost_parts(database):
             return [*findings, *lost]
         found = database.read("", "check", lambda session: session.execute("SELECT workflow_id FROM runs ORDER BY run"))
     except CheckpointStorageError:
@@ -85,20 +85,20 @@ def check_all(database: Database, fetch_for: Callable[[str], Fetch]) -> list[Fin
         known = {finding.detail for finding in findings}  # the database may have reported the same
         return findings if error.message in known else [*findings, Finding("", "corrupt", error.message)]
     for (key,) in found:
-        workflow_id = name_of(key)
+        workflow_id = decode_id(key)
         finding = check_run(database, workflow_id, fetch_for(workflow_id))
         if finding is not None:
             findings.append(finding)
     return findings
 
 
-def lost_parts(database: Database) -> list[Finding]:
+def find_lost_parts(database: Database) -> list[Finding]:
     """Return a finding if the database lacks tables, columns or views.
 
     Args:
         database: the database.
     """
-    lost = database.read("", "check", lambda session: missing_parts(session, database.dialect))
+    lost = database.read("", "check", lambda session: find_missing_parts(session, database.dialect))
     return [Finding("", "corrupt", missing_parts_error(lost).detail)] if lost else []
 
 
@@ -110,10 +110,10 @@ def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | N
         workflow_id: the run.
         fetch: reads its large values.
     """
-    key = id_text(workflow_id)
+    key = encode_id(workflow_id)
 
     def check(session: Session) -> Finding | None:
-        return verified_run(session, workflow_id, key, fetch)
+        return verify_run(session, workflow_id, key, fetch)
 
     try:
         return database.read(workflow_id, "check", check)
@@ -125,7 +125,7 @@ def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | N
         return Finding(workflow_id, "corrupt", error.message)
 
 
-def rows_without_attempt(session: Session, run: int) -> list[tuple[str, int]]:
+def find_orphan_rows(session: Session, run: int) -> list[tuple[str, int]]:
     """Return the tables and attempts of rows without a started attempt, which no reader sees."""
     return [
         (table, attempt)
@@ -138,7 +138,7 @@ def rows_without_attempt(session: Session, run: int) -> list[tuple[str, int]]:
     ]
 
 
-def verified_run(session: Session, workflow_id: str, key: str, fetch: Fetch) -> Finding | None:
+def verify_run(session: Session, workflow_id: str, key: str, fetch: Fetch) -> Finding | None:
     """Verify a run within a transaction; None if there is none.
 
     Args:
@@ -160,14 +160,16 @@ def verified_run(session: Session, workflow_id: str, key: str, fetch: Fetch) -> 
         assert image is not None, "a transaction reads one snapshot"
         _check_attempt(session, image, attempt, fetch)
         if now.links and attempt == now.links[-1].attempt:
-            found = image.all(session, fetch)
+            found = image.load_all(session, fetch)
             kept, results = len(found), len(image.history.results)
-            _check_row(image, run_infos(session, key), found)
-    for table, attempt in rows_without_attempt(session, now.run):
-        raise now.corrupt(f"attempt {attempt}", f"{table} belong to it, but the run has not started such an attempt")
+            _check_row(image, read_run_infos(session, key), found)
+    for table, attempt in find_orphan_rows(session, now.run):
+        raise now.corrupt_error(
+            f"attempt {attempt}", f"{table} belong to it, but the run has not started such an attempt"
+        )
     for digest, size in session.execute("SELECT digest, size FROM blobs WHERE run = ?", (now.run,)):
         read_blob(session, workflow_id, key, digest, size)
-    signals.parsed(workflow_id, session.execute(signals.SENT, (id_text(workflow_id),)))
+    signals.parse(workflow_id, session.execute(signals.SELECT_SIGNALS, (encode_id(workflow_id),)))
     if not begun:
         return None
     return Finding(workflow_id, "ok", f"{counted(kept, 'checkpoint')}, {counted(results, 'result')}")
@@ -180,7 +182,7 @@ def _check_row(image: RunImage, listed: list[RunInfo], newest_first: list[Checkp
     oldest = CheckpointRef.of(image.workflow_id, newest_first[-1])
     field = listed[0].contradicted_by(newest_first[0], oldest) if listed else "latest_sequence"
     if field:
-        raise image.corrupt("runs", f"its column {field} does not match its checkpoints")
+        raise image.corrupt_error("runs", f"its column {field} does not match its checkpoints")
 
 
 def _check_attempt(session: Session, image: RunImage, attempt: int, fetch: Fetch) -> None:
@@ -189,13 +191,13 @@ def _check_attempt(session: Session, image: RunImage, attempt: int, fetch: Fetch
     misplaced = "SELECT min(sequence) FROM checkpoints WHERE run = ? AND attempt = ? AND sequence <= ?"
     ((sequence,),) = session.execute(misplaced, (image.run, attempt, image.links[-1].after_sequence))
     if sequence is not None:
-        raise image.misplaced(sequence)
+        raise image.misplaced_error(sequence)
     _check_columns(session, image, attempt)
     _check_verified(session, image, attempt)
     for blobs in image.history.blobs.values():
         for blob in blobs.values():
             blob.content()
-    for data in image.all(session, fetch, Selection(attempt=attempt)):
+    for data in image.load_all(session, fetch, Selection(attempt=attempt)):
         for held in data.held_values:
             if isinstance(held, Blob):
                 held.content()
@@ -206,12 +208,12 @@ def _check_verified(session: Session, image: RunImage, attempt: int) -> None:
     answer: bool | None = None
     before = 0
     columns = "sequence, steps, verified"
-    own = checkpoint_rows(session, image.run, image.links, columns, selection=Selection(attempt=attempt))
+    own = read_checkpoint_rows(session, image.run, image.links, columns, selection=Selection(attempt=attempt))
     for sequence, steps, verdict in reversed(own):
         answer = verified_after(answer, image.history.results[before:steps])
         before = steps
         if (None if verdict is None else bool(verdict)) is not answer:
-            raise image.corrupt(f"checkpoint {sequence}", "its column verified does not match its results")
+            raise image.corrupt_error(f"checkpoint {sequence}", "its column verified does not match its results")
 
 
 def _check_columns(session: Session, image: RunImage, attempt: int) -> None:
@@ -226,19 +228,21 @@ def _check_columns(session: Session, image: RunImage, attempt: int) -> None:
         held = [*row]
         position, text = held[2], held[-1]
         if position > len(image.history.results):
-            raise image.corrupt(f"result {position} of attempt {attempt}", "it is after the end of its attempt")
+            raise image.corrupt_error(f"result {position} of attempt {attempt}", "it is after the end of its attempt")
         held[6] = bool(held[6])
         try:
-            held[place] = None if held[place] is None else sql_time(moment_of(held[place]))
+            held[place] = None if held[place] is None else format_time(parse_time(held[place]))
         except ValueError as error:
-            raise image.corrupt(f"result {position} of attempt {attempt}", f"its column started_at: {error}") from error
+            raise image.corrupt_error(
+                f"result {position} of attempt {attempt}", f"its column started_at: {error}"
+            ) from error
         result, place_of_row = image.history.results[position - 1], f"result {position} of attempt {attempt}"
         try:
             is_alike = tuple(held) == rows.result_row(result, text.encode(), image.run, attempt, position)
         except (ValueError, TypeError, AttributeError) as error:
-            raise image.corrupt(place_of_row, f"its document: {error}") from error
+            raise image.corrupt_error(place_of_row, f"its document: {error}") from error
         if not is_alike:
-            raise image.corrupt(place_of_row, "its columns do not match its document")
+            raise image.corrupt_error(place_of_row, "its columns do not match its document")
 
 
 T = TypeVar("T")
@@ -263,8 +267,8 @@ class SqlReader(RunsBase[SqlRunWriter]):
         """The database, for messages."""
         return str(self.database)
 
-    def _fetch(self, workflow_id: str) -> Fetch:
-        key = id_text(workflow_id)
+    def _make_fetch(self, workflow_id: str) -> Fetch:
+        key = encode_id(workflow_id)
 
         def fetch(digest: str, size: int) -> bytes:
             content = self.database.read(
@@ -276,16 +280,16 @@ class SqlReader(RunsBase[SqlRunWriter]):
 
         return fetch
 
-    def _rows(self, workflow_id: str, statement: str, *values: Any) -> list[Row]:
+    def _query(self, workflow_id: str, statement: str, *values: Any) -> list[Row]:
         """Return the rows of a statement whose first parameter is the id of the run."""
-        given = (id_text(workflow_id), *values)
+        given = (encode_id(workflow_id), *values)
         return self.database.read(workflow_id, "read", lambda session: session.execute(statement, given))
 
-    def _with_image(
+    def _read_image(
         self, workflow_id: str, work: Callable[[Session, RunImage], T], *, attempt: int | None = None
     ) -> T | None:
         """Read from a run in its current state, or as an attempt left it; None if there is no such run or attempt."""
-        key = id_text(workflow_id)
+        key = encode_id(workflow_id)
 
         def read(session: Session) -> T | None:
             image = open_image(session, workflow_id, key, attempt=attempt)
@@ -293,7 +297,7 @@ class SqlReader(RunsBase[SqlRunWriter]):
 
         return self.database.read(workflow_id, "read", read)
 
-    def _loaded(
+    def _load_newest(
         self,
         workflow_id: str,
         checkpoint_id: str | None = None,
@@ -301,29 +305,29 @@ class SqlReader(RunsBase[SqlRunWriter]):
         *,
         left_by: int | None = None,
     ) -> CheckpointData | None:
-        fetch = self._fetch(workflow_id)
+        fetch = self._make_fetch(workflow_id)
 
         def load(session: Session, image: RunImage) -> CheckpointData | None:
             image.read_results(session, fetch)
-            return image.newest(session, fetch, checkpoint_id, selection)
+            return image.load_newest(session, fetch, checkpoint_id, selection)
 
-        return self._with_image(workflow_id, load, attempt=left_by)
+        return self._read_image(workflow_id, load, attempt=left_by)
 
     def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
         """Return the newest checkpoint, of all or of an attempt."""
-        return self._loaded(workflow_id, selection=Selection(attempt=attempt))
+        return self._load_newest(workflow_id, selection=Selection(attempt=attempt))
 
     def _select_checkpoints(self, workflow_id: str, wanted: Selection) -> list[CheckpointRef]:
         return self.references(workflow_id, wanted)  # the database selects
 
     def load_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
         """Return the last checkpoint of an attempt as it left it."""
-        found = self._loaded(workflow_id, left_by=attempt)
+        found = self._load_newest(workflow_id, left_by=attempt)
         return found if found is not None and found.attempt == attempt else None
 
     def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
         """Return the newest checkpoint of an id."""
-        found = self._loaded(workflow_id, id_text(checkpoint_id))
+        found = self._load_newest(workflow_id, encode_id(checkpoint_id))
         if found is not None:
             return found
         if not self.references(workflow_id):
@@ -334,12 +338,14 @@ class SqlReader(RunsBase[SqlRunWriter]):
         self, workflow_id: str, selection: Selection = EVERY, *, left_by: int | None = None
     ) -> list[CheckpointRef]:
         """Return the selected checkpoints of a run, or of a run as an attempt left it, newest first."""
-        found = self._with_image(
+        found = self._read_image(
             workflow_id,
-            lambda session, image: checkpoint_rows(session, image.run, image.links, REFERENCE, selection=selection),
+            lambda session, image: read_checkpoint_rows(
+                session, image.run, image.links, REFERENCE, selection=selection
+            ),
             attempt=left_by,
         )
-        return [reference_of(workflow_id, row) for row in found or ()]
+        return [parse_reference(workflow_id, row) for row in found or ()]
 
     def list_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointRef]:
         """Return the checkpoints of an attempt as it left them, oldest first."""
@@ -351,7 +357,7 @@ class SqlReader(RunsBase[SqlRunWriter]):
             "SELECT a.attempt FROM attempts a JOIN runs r ON r.run = a.run "
             "WHERE r.workflow_id = ? AND a.begun_at IS NOT NULL ORDER BY a.attempt"
         )
-        return [attempt for (attempt,) in self._rows(workflow_id, statement)]
+        return [attempt for (attempt,) in self._query(workflow_id, statement)]
 
     def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreStatistics:
         """Return the statistics of all runs, or of one run."""
@@ -372,20 +378,20 @@ class SqlReader(RunsBase[SqlRunWriter]):
 
     def read_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointData]:
         """Return the complete checkpoints of an attempt as it left them, oldest first."""
-        fetch = self._fetch(workflow_id)
+        fetch = self._make_fetch(workflow_id)
 
         def load(session: Session, image: RunImage) -> list[CheckpointData]:
             image.read_results(session, fetch)
-            return image.all(session, fetch, Selection(attempt=attempt))
+            return image.load_all(session, fetch, Selection(attempt=attempt))
 
-        return (self._with_image(workflow_id, load, attempt=attempt) or [])[::-1]
+        return (self._read_image(workflow_id, load, attempt=attempt) or [])[::-1]
 
     def owner(self, workflow_id: str) -> Owner | None:
         """Return the live owner of a run."""
 
         def read(session: Session) -> Owner | None:
-            run = key_of_run(session, workflow_id)
-            return None if run is None else live_owner(session, run)
+            run = find_run_key(session, workflow_id)
+            return None if run is None else find_live_owner(session, run)
 
         return self.database.read(workflow_id, "read", read)
 
@@ -393,30 +399,30 @@ class SqlReader(RunsBase[SqlRunWriter]):
         """Return the live note of a run."""
 
         def read(session: Session) -> bytes | None:
-            run = key_of_run(session, workflow_id)
+            run = find_run_key(session, workflow_id)
             asked = "SELECT content FROM result_index WHERE name = ?"
-            found = session.execute(asked, (rows.live_name(run),)) if run is not None else ()
+            found = session.execute(asked, (rows.live_note_name(run),)) if run is not None else ()
             return bytes(found[0][0]) if found and isinstance(found[0][0], bytes | memoryview) else None
 
         return self.database.read(workflow_id, "read", read)
 
     def claimed_by(self, workflow_id: str, attempt: int) -> ProcessIdentity | None:
         """Return the process named in the row of an attempt."""
-        found = self._rows(workflow_id, f"SELECT host, boot_id, pid, start_time {_OF_ATTEMPT}", attempt)
+        found = self._query(workflow_id, f"SELECT host, boot_id, pid, start_time {_OF_ATTEMPT}", attempt)
         return ProcessIdentity(*found[0]) if found else None
 
     def last_seen(self, workflow_id: str, attempt: int) -> datetime | None:
         """Return when the owner of an attempt last renewed its lease."""
-        found = self._rows(workflow_id, f"SELECT heartbeat_at {_OF_ATTEMPT}", attempt)
+        found = self._query(workflow_id, f"SELECT heartbeat_at {_OF_ATTEMPT}", attempt)
         try:
-            return moment_of(found[0][0]) if found else None
+            return parse_time(found[0][0]) if found else None
         except (ValueError, OverflowError):  # damaged: used only for the duration of a killed try
             return None
 
     def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
         """Return the selected runs, and damaged rows; with a filter, only the damaged rows met on the way."""
         if wanted is None or wanted == RunFilter():
-            return self.database.read("", "list", survey)
+            return self.database.read("", "list", survey_all)
         return find_runs(self.database, wanted)
 
     def unreadable_runs(self) -> list[Finding]:
@@ -424,9 +430,8 @@ class SqlReader(RunsBase[SqlRunWriter]):
         found: list[Finding] = []
         after: int | None = 0
         while after is not None:
-            place = after
-            some, after = self.database.read("", "list", lambda session, place=place: unreadable(session, place, _PAGE))  # type: ignore[misc]
-            found += some
+            page, after = self.database.read("", "list", partial(find_unreadable, after=after, limit=_PAGE))
+            found += page
         return found
 
     def find_runs(self, wanted: RunFilter) -> list[RunInfo]:
@@ -437,20 +442,20 @@ class SqlReader(RunsBase[SqlRunWriter]):
 
     def describe_run(self, workflow_id: str) -> RunInfo | None:
         """Return one run as listed; None if there is none."""
-        found = self.database.read(workflow_id, "read", lambda session: run_infos(session, id_text(workflow_id)))
+        found = self.database.read(workflow_id, "read", lambda session: read_run_infos(session, encode_id(workflow_id)))
         return found[0] if found else None
 
     def signals(self, workflow_id: str) -> list[Signal]:
         """Return the messages for a run, in the order of sending."""
-        return signals.parsed(workflow_id, self._rows(workflow_id, signals.SENT))
+        return signals.parse(workflow_id, self._query(workflow_id, signals.SELECT_SIGNALS))
 
     def check(self, workflow_id: str | None = None) -> list[Finding]:
         """Verify one run, or all of them and the database."""
         if workflow_id is None:
-            return check_all(self.database, self._fetch)
-        if lost := lost_parts(self.database):
+            return check_all(self.database, self._make_fetch)
+        if lost := find_lost_parts(self.database):
             return lost
-        finding = check_run(self.database, workflow_id, self._fetch(workflow_id))
+        finding = check_run(self.database, workflow_id, self._make_fetch(workflow_id))
         if finding is None:
             raise CheckpointNotFoundError(workflow_id)
         return [finding]
@@ -496,11 +501,11 @@ def find_runs(database: Database, wanted: RunFilter) -> RunSurvey:
     count = _LARGEST if most is None else min(max(most, _SMALLEST), _LARGEST)
     found: list[RunInfo] = []
     left_out: list[Finding] = []
-    behind = None if wanted.before is None else database.read("", "list", lambda session: _place(session, wanted))
+    after = None if wanted.before is None else database.read("", "list", lambda session: _find_place(session, wanted))
     while most is None or len(found) < most:
-        statement, parameters = picking(wanted, behind, count)
-        read = partial(_page, statement=statement, parameters=parameters)
-        page, damaged, behind, looked_at = database.read("", "list", read)
+        statement, parameters = select_runs(wanted, after, count)
+        read = partial(_read_page, statement=statement, parameters=parameters)
+        page, damaged, after, looked_at = database.read("", "list", read)
         found += [info for info in page if wanted.takes(info)]
         left_out += damaged
         if looked_at < count:
@@ -509,11 +514,11 @@ def find_runs(database: Database, wanted: RunFilter) -> RunSurvey:
     return RunSurvey(found[:most], left_out)
 
 
-def _place(session: Session, wanted: RunFilter) -> Place:
+def _find_place(session: Session, wanted: RunFilter) -> Place:
     """Return the place after which the list continues; for a removed run, after all runs with the same start time."""
     assert wanted.before is not None
     started_at, workflow_id = wanted.before
-    return Place(sql_time(started_at), key_of_run(session, workflow_id) or 0)
+    return Place(format_time(started_at), find_run_key(session, workflow_id) or 0)
 
 
 def _text_condition(wanted: RunFilter) -> tuple[str, list[Any]]:
@@ -528,28 +533,30 @@ def _text_condition(wanted: RunFilter) -> tuple[str, list[Any]]:
     return "lower(r.workflow_id) LIKE ? ESCAPE '!' AND ", [f"%{escaped}%"]
 
 
-def picking(wanted: RunFilter, behind: Place | None, count: int) -> tuple[str, list[Any]]:
+def select_runs(wanted: RunFilter, after: Place | None, count: int) -> tuple[str, list[Any]]:
     """Return the statement that reads some of the runs, and its parameters.
 
     Args:
         wanted: the filter; some of the rows may not match, because a stored `running` may be a crash.
-        behind: continue after this run; None to start.
+        after: continue after this run; None to start.
         count: the maximum number of rows; it is part of the statement, so that the query planner knows it.
     """
     if wanted.statuses is None:
         statuses = _STORED
     else:
         statuses = tuple(sorted({"running" if each is Status.CRASHED else each.value for each in wanted.statuses}))
-    picked, parameters = (_by_tag if wanted.tags else _by_status)(wanted, statuses, behind, count)
+    picked, parameters = (_select_by_tag if wanted.tags else _select_by_status)(wanted, statuses, after, count)
     return f"{_HEAD}({picked}) p{_TAIL}", parameters
 
 
-def _by_status(wanted: RunFilter, statuses: Sequence[str], behind: Place | None, count: int) -> tuple[str, list[Any]]:
+def _select_by_status(
+    wanted: RunFilter, statuses: Sequence[str], after: Place | None, count: int
+) -> tuple[str, list[Any]]:
     parts, parameters = [], []
     text, texts = _text_condition(wanted)
-    workflow = {} if wanted.workflow is None else {"workflow_name": id_text(wanted.workflow)}
+    workflow = {} if wanted.workflow is None else {"workflow_name": encode_id(wanted.workflow)}
     for number, status in enumerate(statuses):
-        places, values = _newest("r", {**workflow, "status": status}, behind, count)
+        places, values = _order_newest_first("r", {**workflow, "status": status}, after, count)
         picked = f"SELECT r.run, r.started_at FROM runs r WHERE {text}{places}"  # noqa: S608 - constants
         parts.append(f"SELECT run, started_at FROM ({picked}) s{number}")  # noqa: S608
         parameters += [*texts, *values]
@@ -560,7 +567,9 @@ def _by_status(wanted: RunFilter, statuses: Sequence[str], behind: Place | None,
     return f"SELECT run, started_at FROM ({union}) u {newest}", parameters  # noqa: S608
 
 
-def _by_tag(wanted: RunFilter, statuses: Sequence[str], behind: Place | None, count: int) -> tuple[str, list[Any]]:
+def _select_by_tag(
+    wanted: RunFilter, statuses: Sequence[str], after: Place | None, count: int
+) -> tuple[str, list[Any]]:
     (name, value), *others = sorted(wanted.tags, key=lambda tag: tag[1] is None)  # a tag with a value is more selective
     conditions: list[str] = []
     parameters: list[Any] = []
@@ -571,21 +580,21 @@ def _by_tag(wanted: RunFilter, statuses: Sequence[str], behind: Place | None, co
     for other, of_it in others:
         more = "" if of_it is None else " AND o.value = ?"
         conditions.append(f"EXISTS (SELECT 1 FROM run_tags o WHERE o.run = t.run AND o.name = ?{more})")  # noqa: S608
-        parameters += [tag_text(each) for each in (other, of_it) if each is not None]
+        parameters += [encode_tag(each) for each in (other, of_it) if each is not None]
     if wanted.workflow is not None:
         conditions.append("r.workflow_name = ?")
-        parameters.append(id_text(wanted.workflow))
+        parameters.append(encode_id(wanted.workflow))
     if text:
         conditions.append(text.removesuffix(" AND "))
         parameters += texts
-    tag = {"name": tag_text(name)} if value is None else {"name": tag_text(name), "value": tag_text(value)}
-    places, values = _newest("t", tag, behind, count)
+    tag = {"name": encode_tag(name)} if value is None else {"name": encode_tag(name), "value": encode_tag(value)}
+    places, values = _order_newest_first("t", tag, after, count)
     tables = "run_tags t CROSS JOIN runs r" if is_of_runs else "run_tags t"
     found = f"{tables} WHERE {' AND '.join([*conditions, places])}"
     return f"SELECT t.run, t.started_at FROM {found}", [*parameters, *values]  # noqa: S608
 
 
-def _newest(table: str, equal: Mapping[str, str], behind: Place | None, count: int) -> tuple[str, list[Any]]:
+def _order_newest_first(table: str, equal: Mapping[str, str], after: Place | None, count: int) -> tuple[str, list[Any]]:
     """Return the condition and the order of the newest rows whose first columns have these values.
 
     Equality is written as a range, and the columns are part of the order, so that only the index over these columns and
@@ -595,29 +604,29 @@ def _newest(table: str, equal: Mapping[str, str], behind: Place | None, count: i
     names = [f"{table}.{name}" for name in equal]
     ends = [f"{table}.started_at", f"{table}.run"]
     values: list[Any] = [*equal.values()]
-    if behind is None:
-        upper, least = f"({', '.join(names)}) <= ({_marks(values)})", values
+    if after is None:
+        upper, least = f"({', '.join(names)}) <= ({_placeholders(values)})", values
     else:
-        least = [*values, behind.started_at, behind.run]
-        upper = f"({', '.join([*names, *ends])}) < ({_marks(least)})"
+        least = [*values, after.started_at, after.run]
+        upper = f"({', '.join([*names, *ends])}) < ({_placeholders(least)})"
     order = ", ".join(f"{name} DESC" for name in [*names, *ends])
     return (
-        f"({', '.join(names)}) >= ({_marks(values)}) AND {upper} ORDER BY {order} LIMIT {count:d}",
+        f"({', '.join(names)}) >= ({_placeholders(values)}) AND {upper} ORDER BY {order} LIMIT {count:d}",
         [*values, *least],
     )
 
 
-def _marks(values: Sequence[Any]) -> str:
+def _placeholders(values: Sequence[Any]) -> str:
     return ", ".join("?" * len(values))
 
 
-def _page(
+def _read_page(
     session: Session, statement: str, parameters: Sequence[Any]
 ) -> tuple[list[RunInfo], list[Finding], Place | None, int]:
     """Return the runs of a page, the damaged rows, the place of the last row, and the number of rows read."""
     found = session.execute(statement, parameters)
-    infos, left_out = readable([row[:-2] for row in found], session.now())
-    place = Place(sql_time(moment_of(found[-1][-2])), found[-1][-1]) if found else None
+    infos, left_out = parse_run_rows([row[:-2] for row in found], session.now())
+    place = Place(format_time(parse_time(found[-1][-2])), found[-1][-1]) if found else None
     return infos, left_out, place, len(found)
 
 
@@ -687,7 +696,7 @@ def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, li
     one = ""
     if workflow_id is not None:
         found = session.execute(
-            "SELECT run FROM runs WHERE workflow_id = ? AND status IS NOT NULL", (id_text(workflow_id),)
+            "SELECT run FROM runs WHERE workflow_id = ? AND status IS NOT NULL", (encode_id(workflow_id),)
         )
         if not found:
             return None
@@ -715,35 +724,37 @@ def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, li
         claims.setdefault(kind, Counter())[answer] += count
     statuses = {Status(status): count for status, count in counted(_STATUSES).items()}
     return StoreStatistics(
-        statuses=_with_crashed(statuses, _crashed(session, rows(_RUNNING)) if Status.RUNNING in statuses else 0),
+        statuses=_separate_crashed(
+            statuses, _count_crashed(session, rows(_RUNNING)) if Status.RUNNING in statuses else 0
+        ),
         checkpoints=sum(count for count, _ in days.values()),
         steps=rows(_STEPS)[0][0],
         size=sum(size for _, size in days.values()),
         days=days_in_order({date.fromisoformat(day): count for day, count in counted(_RUNS_PER_DAY).items()}, days),
         largest_runs=tuple(
-            RunStatistics(name_of(run), name_of(name), count, int(size))
+            RunStatistics(decode_id(run), decode_id(name), count, int(size))
             for run, name, count, size in rows(_LARGEST_RUNS, limit)
         ),
         largest_checkpoints=tuple(
-            reference_of(name_of(run), tuple(columns)) for run, *columns in rows(_LARGEST_CHECKPOINTS, limit)
+            parse_reference(decode_id(run), tuple(columns)) for run, *columns in rows(_LARGEST_CHECKPOINTS, limit)
         ),
         claims=claims_in_order(claims),
         failures=failures_in_order(counted(_FAILED_STEPS), counted(_FAILED_ATTEMPTS)),
         figures=figures_in_order(map(json.loads, (text for (text,) in rows(_FIGURES)))),
         slowest_steps=tuple(
-            StepStatistics(name_of(name), path, times, median, longest)
+            StepStatistics(decode_id(name), path, times, median, longest)
             for name, path, times, median, longest in rows(_SLOWEST, limit)
         ),
     )
 
 
-def _crashed(session: Session, running: list[Row]) -> int:
+def _count_crashed(session: Session, running: list[Row]) -> int:
     now = session.now()
-    holders = [holder_of(columns) for columns in running]
+    holders = [parse_holder(columns) for columns in running]
     return sum(holder is None or not holder.holds(now) for holder in holders)
 
 
-def _with_crashed(statuses: Mapping[Status, int], crashed: int) -> dict[Status, int]:
+def _separate_crashed(statuses: Mapping[Status, int], crashed: int) -> dict[Status, int]:
     found = {**statuses, Status.CRASHED: crashed}
     if crashed:
         found[Status.RUNNING] -= crashed

@@ -22,15 +22,15 @@ from flowckpt.stores.sql.database import Row, Session
 from flowckpt.stores.sql.image import (
     CHECKPOINT,
     RunImage,
-    checkpoint_rows,
-    lineage,
     open_image,
     read_blob,
+    read_checkpoint_rows,
+    read_lineage,
     refresh_run_row,
 )
 from flowckpt.stores.sql.layout import Dialect
-from flowckpt.stores.sql.reader import rows_without_attempt, verified_run
-from flowckpt.stores.sql.rows import id_text, live_owner, sql_time
+from flowckpt.stores.sql.reader import find_orphan_rows, verify_run
+from flowckpt.stores.sql.rows import encode_id, find_live_owner, format_time
 
 _TABLES = ("runs", "attempts", "checkpoints", "step_results", "evidence", "blobs", "signals", "pins", "run_tags")
 _FIND = "SELECT position, CAST(document AS TEXT) FROM step_results WHERE run = ? AND attempt = ?"
@@ -45,25 +45,25 @@ def repair_run(session: Session, dialect: Dialect, workflow_id: str, place: str)
         workflow_id: the run.
         place: the database, for people.
     """
-    key = id_text(workflow_id)
+    key = encode_id(workflow_id)
     found = session.execute(f"SELECT run, head_attempt FROM runs WHERE workflow_id = ?{dialect.lock}", (key,))  # noqa: S608
     if not found or found[0][1] is None:
         raise CheckpointNotFoundError(workflow_id)
     run: int = found[0][0]
-    if (owner := live_owner(session, run)) is not None:
+    if (owner := find_live_owner(session, run)) is not None:
         raise RunLockedError(workflow_id, holder=str(owner))
     repair = _Repair(session, workflow_id, key, run)
     aside = ""
     try:
-        verified_run(session, workflow_id, key, repair.fetch)
+        verify_run(session, workflow_id, key, repair.fetch)
     except CheckpointCorruptedError:
         aside = repair.set_aside()
-        repair.cut()
-        verified_run(session, workflow_id, key, repair.fetch)
+        repair.remove_damage()
+        verify_run(session, workflow_id, key, repair.fetch)
     image = open_image(session, workflow_id, key)
     assert image is not None, "its row is locked"
     image.read_results(session, repair.fetch)
-    newest = image.newest(session, repair.fetch)
+    newest = image.load_newest(session, repair.fetch)
     if newest is None:
         raise unrepairable_error(workflow_id, place)
     (count,) = session.execute("SELECT count(*) FROM checkpoints WHERE run = ? AND deleted_at IS NULL", (run,))[0]
@@ -101,30 +101,30 @@ class _Repair:
         )
         self.session.change("UPDATE runs SET writer = '' WHERE run = ?", (self.run,))
         self.session.change(
-            "UPDATE attempts SET released_at = ? WHERE run = ? AND released_at IS NULL", (sql_time(moment), self.run)
+            "UPDATE attempts SET released_at = ? WHERE run = ? AND released_at IS NULL", (format_time(moment), self.run)
         )
         return name
 
-    def cut(self) -> None:
+    def remove_damage(self) -> None:
         """Remove what cannot be read and proved, and update the row of the run."""
-        self._cut_rows_without_attempt()
+        self._remove_orphan_rows()
         for (attempt,) in self.session.execute(
             "SELECT attempt FROM attempts WHERE run = ? AND begun_at IS NOT NULL ORDER BY attempt", (self.run,)
         ):
-            self._cut_attempt(attempt)
-        self._cut_unproved()
-        self._cut_values()
-        self._cut_messages()
-        self._describe()
+            self._repair_attempt(attempt)
+        self._remove_unproved_results()
+        self._remove_damaged_values()
+        self._remove_damaged_messages()
+        self._update_run_row()
 
-    def _cut_rows_without_attempt(self) -> None:
+    def _remove_orphan_rows(self) -> None:
         """Remove rows of missing attempts; an attempt with checkpoints was started."""
         self.session.change(
             "UPDATE attempts SET begun_at = acquired_at WHERE run = ? AND begun_at IS NULL AND EXISTS "
             "(SELECT 1 FROM checkpoints c WHERE c.run = attempts.run AND c.attempt = attempts.attempt)",
             (self.run,),
         )
-        for table, attempt in rows_without_attempt(self.session, self.run):
+        for table, attempt in find_orphan_rows(self.session, self.run):
             detail = "the run has not started such an attempt"
             if table == "step_results":
                 self._drop_results(attempt, 0, detail)
@@ -135,34 +135,34 @@ class _Repair:
 
     # --- one attempt -----------------------------------------------------------------------------------------------
 
-    def _cut_attempt(self, attempt: int) -> None:
+    def _repair_attempt(self, attempt: int) -> None:
         try:
-            links = lineage(self.session, self.run, attempt, self.workflow_id)
+            links = read_lineage(self.session, self.run, attempt, self.workflow_id)
         except CheckpointCorruptedError as error:
             self._drop_attempt(attempt, error.message)
             return
         image = RunImage(self.workflow_id, self.run, links)
         for link in links[:-1]:
-            image.join(link.attempt, self._documents(link.attempt, link.upto_position), self.fetch)
+            image.add_results(link.attempt, self._read_documents(link.attempt, link.upto_position), self.fetch)
         (continued,) = self.session.execute(
             "SELECT continues_results FROM attempts WHERE run = ? AND attempt = ?", (self.run, attempt)
         )[0]
         if len(image.history.results) < (continued or 0):
             self._drop_attempt(attempt, "it continues a lost result")
             return
-        good, bad = self._sound_results(attempt, len(image.history.results))
-        image.join(attempt, good, self.fetch)
+        good, bad = self._read_sound_results(attempt, len(image.history.results))
+        image.add_results(attempt, good, self.fetch)
         if bad is not None:
             self._drop_results(attempt, len(image.history.results) + 1, bad)
-        self._cut_checkpoints(image, attempt, continued or 0)
+        self._remove_damaged_checkpoints(image, attempt, continued or 0)
         self._restore_columns(image, attempt)
-        if self._is_emptied(attempt) and not self._last_continued(attempt):
+        if self._is_emptied(attempt) and not self._find_last_continued(attempt):
             self._drop_attempt(attempt, "none of its checkpoints remains")
 
-    def _documents(self, attempt: int, upto: int) -> list[Row]:
+    def _read_documents(self, attempt: int, upto: int) -> list[Row]:
         return self.session.execute(f"{_FIND} AND position <= ? ORDER BY position", (self.run, attempt, upto))
 
-    def _sound_results(self, attempt: int, before: int) -> tuple[list[Row], str | None]:
+    def _read_sound_results(self, attempt: int, before: int) -> tuple[list[Row], str | None]:
         """Return the rows of an attempt's own results before the first unreadable one, and why that cannot be read."""
         good: list[Row] = []
         for (position,) in self.session.execute(
@@ -175,11 +175,11 @@ class _Repair:
                 result, blobs = result_from(json.loads(found[0][1]), self.fetch)
                 check_values([*blobs.values(), result.held_output])
             except Exception as error:  # database errors, too: the bytes may not be text
-                return good, _message_of(error)
+                return good, _format_error(error)
             good += found
         return good, None
 
-    def _cut_checkpoints(self, image: RunImage, attempt: int, proved: int) -> None:
+    def _remove_damaged_checkpoints(self, image: RunImage, attempt: int, proved: int) -> None:
         """Remove the damaged checkpoints of an attempt, and results that a checkpoint shows to be damaged."""
         for (sequence,) in self.session.execute(
             "SELECT sequence FROM checkpoints WHERE run = ? AND attempt = ? AND deleted_at IS NULL ORDER BY sequence",
@@ -189,16 +189,16 @@ class _Repair:
             steps = 0
             try:
                 if sequence <= image.links[-1].after_sequence:
-                    raise image.misplaced(sequence)
+                    raise image.misplaced_error(sequence)
                 (row,) = self.session.execute(select, (self.run, sequence))
-                image.verified_head(self.session, row)
+                image.verify_head(self.session, row)
                 steps, chain = row[5], row[7]
                 if steps <= len(image.history.results) and image.history.view(steps).chain.hex() != chain:
                     self._drop_results(attempt, proved + 1, f"checkpoint {sequence} proves that one of them is damaged")
                     image.history = image.history.forked(proved)
-                check_values(image.data(self.session, row, self.fetch).held_values)
+                check_values(image.load_checkpoint(self.session, row, self.fetch).held_values)
             except Exception as error:
-                self._drop_checkpoint(sequence, _message_of(error))
+                self._drop_checkpoint(sequence, _format_error(error))
             else:
                 proved = steps
 
@@ -207,12 +207,12 @@ class _Repair:
         change = self.session.change
         names = [name for name in rows.RESULT_COLUMNS if name not in ("run", "attempt", "position", "document")]
         update = f"UPDATE step_results SET {', '.join(f'{name} = ?' for name in names)} "  # noqa: S608
-        for position, text in self._documents(attempt, len(image.history.results)):
+        for position, text in self._read_documents(attempt, len(image.history.results)):
             row = rows.result_row(image.history.results[position - 1], text.encode(), self.run, attempt, position)
             change(f"{update} WHERE run = ? AND attempt = ? AND position = ?", (*row[3:-1], *row[:3]))
         answer: bool | None = None
         before = 0
-        for sequence, steps in reversed(checkpoint_rows(self.session, self.run, image.links, "sequence, steps")):
+        for sequence, steps in reversed(read_checkpoint_rows(self.session, self.run, image.links, "sequence, steps")):
             answer = verified_after(answer, image.history.results[before:steps])
             before = steps
             change("UPDATE checkpoints SET verified = ? WHERE run = ? AND sequence = ?", (answer, self.run, sequence))
@@ -224,7 +224,7 @@ class _Repair:
 
     # --- the rest --------------------------------------------------------------------------------------------------
 
-    def _cut_unproved(self) -> None:
+    def _remove_unproved_results(self) -> None:
         """Remove results after the last checkpoint of an attempt, except those that a later attempt continues."""
         for attempt, last in self.session.execute(
             "SELECT attempt, max(position) FROM step_results WHERE run = ? GROUP BY attempt ORDER BY attempt DESC",
@@ -233,11 +233,11 @@ class _Repair:
             (steps,) = self.session.execute(
                 "SELECT max(steps) FROM checkpoints WHERE run = ? AND attempt = ?", (self.run, attempt)
             )[0]
-            proved = max(steps or 0, self._last_continued(attempt))
+            proved = max(steps or 0, self._find_last_continued(attempt))
             if last > proved:
                 self._drop_results(attempt, proved + 1, "no remaining checkpoint proves them")
 
-    def _last_continued(self, attempt: int) -> int:
+    def _find_last_continued(self, attempt: int) -> int:
         """Return the last result of an attempt that a later one continues."""
         found = self.session.execute(
             "SELECT max(continues_results) FROM attempts WHERE run = ? AND continues_attempt = ? AND begun_at IS NOT NULL",
@@ -245,7 +245,7 @@ class _Repair:
         )
         return int(found[0][0] or 0)
 
-    def _cut_values(self) -> None:
+    def _remove_damaged_values(self) -> None:
         """Remove damaged large values, which no remaining row refers to."""
         for digest, size in self.session.execute("SELECT digest, size FROM blobs WHERE run = ?", (self.run,)):
             try:
@@ -253,7 +253,7 @@ class _Repair:
             except CheckpointCorruptedError:
                 self.session.change("DELETE FROM blobs WHERE run = ? AND digest = ?", (self.run, digest))
 
-    def _cut_messages(self) -> None:
+    def _remove_damaged_messages(self) -> None:
         for (signal_id,) in self.session.execute("SELECT signal_id FROM signals WHERE run = ?", (self.run,)):
             place = "WHERE run = ? AND signal_id = ?"
             text = ""
@@ -265,11 +265,11 @@ class _Repair:
                 Signal.from_document(json.loads(text))
             except Exception as error:
                 self.session.change(f"DELETE FROM signals {place}", (self.run, signal_id))  # noqa: S608
-                self.lost.append(Loss(f"message {signal_id}", len(text), _message_of(error)))
+                self.lost.append(Loss(f"message {signal_id}", len(text), _format_error(error)))
 
-    def _describe(self) -> None:
+    def _update_run_row(self) -> None:
         """Update the row of the run from its checkpoints: its head is the newest attempt with a checkpoint."""
-        head = self._head()
+        head = self._find_head()
         (last, newest) = self.session.execute(
             "SELECT (SELECT max(sequence) FROM checkpoints WHERE run = ?), (SELECT max(attempt) FROM attempts WHERE run = ?)",
             (self.run, self.run),
@@ -281,8 +281,8 @@ class _Repair:
             f"newest_attempt = {greatest.format('newest_attempt')} WHERE run = ?",
             (last, last, newest, newest, self.run),
         )
-        links = lineage(self.session, self.run, head, self.workflow_id)
-        sequence, saved_at = checkpoint_rows(self.session, self.run, links, "sequence, saved_at")[-1]
+        links = read_lineage(self.session, self.run, head, self.workflow_id)
+        sequence, saved_at = read_checkpoint_rows(self.session, self.run, links, "sequence, saved_at")[-1]
         is_wrong = "started_at IS NULL OR started_at > ?" if sequence > 1 else "started_at <> ?"
         self.session.change(
             f"UPDATE runs SET started_at = ? WHERE run = ? AND ({is_wrong})",  # noqa: S608
@@ -290,7 +290,7 @@ class _Repair:
         )
         refresh_run_row(self.session, self.run, self.workflow_id)
 
-    def _head(self) -> int:
+    def _find_head(self) -> int:
         """Return the newest attempt that leaves the run a checkpoint; the current head if it does."""
         begun: list[int] = [
             attempt
@@ -300,8 +300,8 @@ class _Repair:
         ]
         (now,) = self.session.execute("SELECT head_attempt FROM runs WHERE run = ?", (self.run,))[0]
         for attempt in [*(each for each in begun if each == now), *begun]:
-            links = lineage(self.session, self.run, attempt, self.workflow_id)
-            if checkpoint_rows(self.session, self.run, links, "sequence", is_newest_only=True):
+            links = read_lineage(self.session, self.run, attempt, self.workflow_id)
+            if read_checkpoint_rows(self.session, self.run, links, "sequence", is_newest_only=True):
                 return attempt
         raise unrepairable_error(self.workflow_id, "the database")
 
@@ -337,5 +337,5 @@ class _Repair:
         self.lost.append(Loss(f"checkpoint {sequence} of attempt {attempt}", int(size), detail))
 
 
-def _message_of(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     return error.message if isinstance(error, FlowckptError) else f"{type(error).__name__}: {error}"

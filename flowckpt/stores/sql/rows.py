@@ -19,11 +19,11 @@ from flowckpt.stores.sql.database import Row, Session
 # Ids, messages and times in a form that both databases can store.
 
 
-def id_text(name: str) -> str:
+def encode_id(name: str) -> str:
     """Return an id as text that any database can store: itself, or JSON if it has a NUL or a lone surrogate.
 
     Args:
-        name: any text; `name_of` is the inverse.
+        name: any text; `decode_id` is the inverse.
     """
     if name[:1] != '"' and "\0" not in name:
         try:
@@ -35,15 +35,15 @@ def id_text(name: str) -> str:
     return json.dumps(name)
 
 
-def name_of(text: str) -> str:
-    """Return the id from the text of a column; the inverse of `id_text`."""
+def decode_id(text: str) -> str:
+    """Return the id from the text of a column; the inverse of `encode_id`."""
     if text[:1] != '"':
         return text
     name: str = json.loads(text)
     return name
 
 
-def key_of_run(session: Session, workflow_id: str, lock: str = "") -> int | None:
+def find_run_key(session: Session, workflow_id: str, lock: str = "") -> int | None:
     """Return the key of a run; None if there is no such run.
 
     Args:
@@ -51,23 +51,23 @@ def key_of_run(session: Session, workflow_id: str, lock: str = "") -> int | None
         workflow_id: the run.
         lock: `Dialect.lock`, to lock its row until the end of the transaction.
     """
-    found = session.execute(f"SELECT run FROM runs WHERE workflow_id = ?{lock}", (id_text(workflow_id),))  # noqa: S608
+    found = session.execute(f"SELECT run FROM runs WHERE workflow_id = ?{lock}", (encode_id(workflow_id),))  # noqa: S608
     return int(found[0][0]) if found else None
 
 
-def shown(text: str) -> str:
+def replace_nul(text: str) -> str:
     """Return text for people and queries, with a replacement for NUL, which PostgreSQL cannot store."""
     return text.replace("\0", "\u2400") if "\0" in text else text
 
 
-def sql_time(moment: datetime) -> str:
+def format_time(moment: datetime) -> str:
     """Return a time in UTC with six digits, so that texts and times have the same order."""
     if moment.tzinfo is not UTC:
         moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     return f"{moment.isoformat(timespec='microseconds')[:-6]}Z"
 
 
-def moment_of(column: Any) -> datetime:
+def parse_time(column: Any) -> datetime:
     """Return the time in a column: text from SQLite, a datetime from PostgreSQL."""
     moment = column if isinstance(column, datetime) else datetime.fromisoformat(column)
     return moment.astimezone(UTC)
@@ -89,7 +89,7 @@ _EVIDENCE_COLUMNS = (
 )
 
 
-def insertion(table: str, columns: Mapping[str, str] | tuple[str, ...]) -> str:
+def insert_into(table: str, columns: Mapping[str, str] | tuple[str, ...]) -> str:
     """Return the statement that adds a row to a table."""
     return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608
 
@@ -107,7 +107,7 @@ ADVANCE_ALONE = (
 """`ADVANCE` for an unchanged status: SQLite rewrites the indexes of each column that a statement sets."""
 
 REPLACE_INDEX = (
-    insertion("result_index", ("name", "content")) + " ON CONFLICT (name) DO UPDATE SET content = excluded.content"
+    insert_into("result_index", ("name", "content")) + " ON CONFLICT (name) DO UPDATE SET content = excluded.content"
 )
 
 REPLACE_LIVE_NOTES = (
@@ -119,22 +119,22 @@ REPLACE_LIVE_NOTES = (
 DROP_LIVE_NOTE = "DELETE FROM result_index WHERE name = ?"
 
 
-def live_name(run: int) -> str:
+def live_note_name(run: int) -> str:
     """Return the name of a run's live note in the table of hints."""
     return f"live-{run}"
 
 
-IS_THERE = (
+IS_SAVED = (
     "SELECT 1 FROM checkpoints c JOIN attempts a ON a.run = c.run AND a.attempt = c.attempt "
     "WHERE c.run = ? AND c.sequence = ? AND c.digest = ? AND a.writer = ?"
 )
 """Whether the rows of a save exist, by its digest and its writer."""
 
-ADD_RESULT = insertion("step_results", RESULT_COLUMNS)
-ADD_CHECKPOINT = insertion("checkpoints", CHECKPOINT_COLUMNS)
-ADD_EVIDENCE = insertion("evidence", _EVIDENCE_COLUMNS)
-ADD_CONTENT = insertion("blob_contents", ("name", "content"))
-ADD_BLOB = insertion("blobs", ("run", "digest", "size", "name"))
+ADD_RESULT = insert_into("step_results", RESULT_COLUMNS)
+ADD_CHECKPOINT = insert_into("checkpoints", CHECKPOINT_COLUMNS)
+ADD_EVIDENCE = insert_into("evidence", _EVIDENCE_COLUMNS)
+ADD_CONTENT = insert_into("blob_contents", ("name", "content"))
+ADD_BLOB = insert_into("blobs", ("run", "digest", "size", "name"))
 SHARE_BLOB = (
     "INSERT INTO blobs (run, digest, size, name) "
     "SELECT r.run, b.digest, b.size, b.name FROM blobs b JOIN runs s ON s.run = b.run, runs r "
@@ -185,18 +185,18 @@ def result_row(result: StepResult, encoded: bytes, run: int, attempt: int, posit
         run,
         attempt,
         position,
-        shown(result.path),
-        shown(result.name),
-        shown(result.step_type),
+        replace_nul(result.path),
+        replace_nul(result.name),
+        replace_nul(result.step_type),
         result.success,
         float(result.duration_ms),
-        None if started_at is None else sql_time(started_at),
+        None if started_at is None else format_time(started_at),
         result.attempt,
         result.tries,
-        shown(result.function),
-        None if result.version is None else shown(result.version),
-        None if error is None else shown(error.type),
-        None if error is None else shown(error.message),
+        replace_nul(result.function),
+        None if result.version is None else replace_nul(result.version),
+        None if error is None else replace_nul(error.type),
+        None if error is None else replace_nul(error.message),
         encoded.decode(),
     )
 
@@ -220,24 +220,24 @@ def evidence_rows(result: StepResult, run: int, attempt: int, position: int) -> 
                 attempt,
                 position,
                 number,
-                shown(str(kind)),
-                shown(description if isinstance(description, str) else dumps(description)),
-                _optional(verdict.get("status")),
-                _moment(verdict.get("verified_at")),
-                _optional(verdict.get("error")),
+                replace_nul(str(kind)),
+                replace_nul(description if isinstance(description, str) else dumps(description)),
+                _text_or_none(verdict.get("status")),
+                _time_or_none(verdict.get("verified_at")),
+                _text_or_none(verdict.get("error")),
                 dumps({"claim": claim, "verdict": dict(verdict)}),
             )
         )
     return rows
 
 
-def _optional(value: Any) -> str | None:
-    return None if value is None else shown(str(value))
+def _text_or_none(value: Any) -> str | None:
+    return None if value is None else replace_nul(str(value))
 
 
-def _moment(value: Any) -> str | None:
+def _time_or_none(value: Any) -> str | None:
     try:
-        return sql_time(datetime.fromisoformat(value))
+        return format_time(datetime.fromisoformat(value))
     except (TypeError, ValueError, OverflowError):
         return None
 
@@ -265,7 +265,7 @@ def checkpoint_row(
         head: the unfinished SHA-256 of the head of its attempt; it is copied.
     """
     error = data.error
-    saved_at = sql_time(data.saved_at)
+    saved_at = format_time(data.saved_at)
     reason, status = str(data.reason), str(data.status)  # four times as fast as `.value`
     digest = checkpoint_digest(
         head, (data.sequence, data.attempt, data.checkpoint_id, reason, status, steps, saved_at, chain), document
@@ -274,15 +274,15 @@ def checkpoint_row(
         run,
         data.sequence,
         data.attempt,
-        id_text(data.checkpoint_id),
+        encode_id(data.checkpoint_id),
         reason,
         status,
         steps,
         saved_at,
         size,
         is_verified,
-        None if error is None else shown(error.type),
-        None if error is None else shown(error.message),
+        None if error is None else replace_nul(error.type),
+        None if error is None else replace_nul(error.message),
         chain,
         digest,
         document,
@@ -314,7 +314,7 @@ def head_digest(head: str) -> Any:
 REFERENCE = "checkpoint_id, sequence, attempt, reason, saved_at, steps, size, verified"
 
 
-def reference_of(workflow_id: str, row: Row) -> CheckpointRef:
+def parse_reference(workflow_id: str, row: Row) -> CheckpointRef:
     """Return the reference to a checkpoint.
 
     Args:
@@ -329,11 +329,11 @@ def reference_of(workflow_id: str, row: Row) -> CheckpointRef:
     try:
         return CheckpointRef(
             workflow_id,
-            name_of(name),
+            decode_id(name),
             sequence,
             attempt,
             Reason(reason),
-            moment_of(saved_at),
+            parse_time(saved_at),
             steps,
             size,
             is_verified,
@@ -350,17 +350,17 @@ ADD_TAG = (
     "WHERE run = ? AND started_at IS NOT NULL ON CONFLICT (run, name) DO UPDATE SET value = excluded.value"
 )
 _LONGEST = 200
-_AT_ONCE = 1000
+_PAGE = 1000
 
 
-def tag_text(text: str) -> str:
+def encode_tag(text: str) -> str:
     """Return the name or value of a tag in a form that any database can index: a long one as its digest.
 
     Args:
         text: any text.
     """
     if len(text) <= _LONGEST:
-        return id_text(text)
+        return encode_id(text)
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -374,7 +374,7 @@ def tag_rows(metadata: Mapping[str, Any], run: int) -> list[Row]:
     tags = metadata.get("tags")
     if not isinstance(tags, Mapping):
         return []
-    return [(tag_text(name), tag_text(str(value)), run) for name, value in tags.items() if isinstance(name, str)]
+    return [(encode_tag(name), encode_tag(str(value)), run) for name, value in tags.items() if isinstance(name, str)]
 
 
 def add_missing_tags(session: Session) -> None:
@@ -382,15 +382,15 @@ def add_missing_tags(session: Session) -> None:
     last = 0
     while found := session.execute(
         "SELECT run, CAST(metadata AS TEXT) FROM runs WHERE run > ? AND metadata IS NOT NULL ORDER BY run LIMIT ?",
-        (last, _AT_ONCE),
+        (last, _PAGE),
     ):
         for run, text in found:
-            for row in _rows_of(text, run):
+            for row in _read_tag_rows(text, run):
                 session.change(ADD_TAG, row)
         last = found[-1][0]
 
 
-def _rows_of(text: str, run: int) -> list[Row]:
+def _read_tag_rows(text: str, run: int) -> list[Row]:
     try:
         metadata = decode(json.loads(text))
     except (DecodingError, ValueError, TypeError):  # a damaged run must not affect the others
@@ -404,7 +404,7 @@ def _rows_of(text: str, run: int) -> list[Row]:
 OWNER_COLUMNS = "a.host, a.boot_id, a.pid, a.start_time, a.acquired_at, a.lease_expires_at"
 
 
-def holder_of(columns: Row, workflow_id: str = "") -> LeaseHolder | None:
+def parse_holder(columns: Row, workflow_id: str = "") -> LeaseHolder | None:
     """Return the holder in the values of `OWNER_COLUMNS`; None if they are empty, because the run has no owner.
 
     Raises:
@@ -414,7 +414,7 @@ def holder_of(columns: Row, workflow_id: str = "") -> LeaseHolder | None:
     if host is None:
         return None
     try:
-        return LeaseHolder(Owner(host, boot_id, pid, start_time, moment_of(acquired_at)), moment_of(expires_at))
+        return LeaseHolder(Owner(host, boot_id, pid, start_time, parse_time(acquired_at)), parse_time(expires_at))
     except (ValueError, TypeError, OverflowError) as error:
         raise CheckpointCorruptedError(
             workflow_id,
@@ -424,13 +424,13 @@ def holder_of(columns: Row, workflow_id: str = "") -> LeaseHolder | None:
         ) from error
 
 
-def live_owner(session: Session, run: int) -> Owner | None:
+def find_live_owner(session: Session, run: int) -> Owner | None:
     """Return the live owner of a run, as far as this process can tell."""
     found = session.execute(
         f"SELECT r.workflow_id, {OWNER_COLUMNS} FROM runs r JOIN attempts a ON a.writer = r.writer WHERE r.run = ?",  # noqa: S608
         (run,),
     )
-    holder = holder_of(found[0][1:], name_of(found[0][0])) if found else None
+    holder = parse_holder(found[0][1:], decode_id(found[0][0])) if found else None
     return holder.owner if holder is not None and holder.holds(session.now()) else None
 
 
@@ -443,11 +443,11 @@ def extend_leases(session: Session, since: datetime) -> None:
     """
     running = session.execute(
         "SELECT run, attempt, lease_expires_at FROM attempts WHERE released_at IS NULL AND lease_expires_at >= ?",
-        (sql_time(since),),
+        (format_time(since),),
     )
     passed = session.now() - since
     for run, attempt, expires_at in running:
         session.change(
             "UPDATE attempts SET lease_expires_at = ? WHERE run = ? AND attempt = ?",
-            (sql_time(moment_of(expires_at) + passed), run, attempt),
+            (format_time(parse_time(expires_at) + passed), run, attempt),
         )

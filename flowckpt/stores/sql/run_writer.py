@@ -18,9 +18,9 @@ from flowckpt.core.records.generation import start_of_run
 from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, VanishedError
 from flowckpt.stores.runs_base import RunWriter, as_encoding_error, refuse_write
 from flowckpt.stores.sql import rows
-from flowckpt.stores.sql.database import Addition, Database, Outcome, Row, Session, answer_of
-from flowckpt.stores.sql.image import RunImage, last_record, refresh_run_row
-from flowckpt.stores.sql.rows import ADD_TAG, id_text, sql_time, tag_rows
+from flowckpt.stores.sql.database import Addition, Database, Outcome, Row, Session, unwrap_outcome
+from flowckpt.stores.sql.image import RunImage, find_last_record, refresh_run_row
+from flowckpt.stores.sql.rows import ADD_TAG, encode_id, format_time, tag_rows
 
 Statement = tuple[str, Sequence[Row]]
 _Pending = tuple[
@@ -49,7 +49,7 @@ class SqlRunWriter(RunWriter):
         self._head = rows.head_digest("")
         self._is_poisoned = False
         self._pending: _Pending | None = None  # the last write
-        self._mark = database.mark()
+        self._database_identity = database.identify()
         self._fence: FencedError | None = None
 
     def close(self) -> None:
@@ -61,9 +61,9 @@ class SqlRunWriter(RunWriter):
         try:
             super().save(data)
         except OverflowError as error:
-            raise self._refused_number(error) from error
+            raise self._number_error(error) from error
 
-    def _refused_number(self, error: OverflowError) -> EncodingError:
+    def _number_error(self, error: OverflowError) -> EncodingError:
         """Return the error for a number that no column can store; nothing was written."""
         self._is_poisoned = False
         return as_encoding_error(error)
@@ -106,9 +106,9 @@ class SqlRunWriter(RunWriter):
         known = image.history.view().shared_length(view)
 
         def read(session: Session) -> tuple[Row, int]:
-            found = last_record(session, image.run, image.links, steps=known)
+            found = find_last_record(session, image.run, image.links, steps=known)
             continued = (None, 0, 0) if found is None else (found[1], found[0], found[2])
-            return (sql_time(session.now()), *continued, None, self.run, self.attempt), continued[2]
+            return (format_time(session.now()), *continued, None, self.run, self.attempt), continued[2]
 
         row, kept = self._database.read(self.workflow_id, "save", read)
         self._is_verified = verified_after(None, view.history.results[:kept])
@@ -123,10 +123,10 @@ class SqlRunWriter(RunWriter):
         beginning: Sequence[Statement],
         evicted: frozenset[int],
     ) -> None:
-        addition = self._addition(data, view, held, encoded, beginning, evicted)
-        self._commit(self._database.now, addition)
+        addition = self._build_addition(data, view, held, encoded, beginning, evicted)
+        self._commit(self._database.write_now, addition)
 
-    def _addition(
+    def _build_addition(
         self,
         data: CheckpointData,
         view: HistoryView,
@@ -139,12 +139,12 @@ class SqlRunWriter(RunWriter):
         document, head, of_head = encoded
         run, attempt, history, count = self.run, self.attempt, view.history, view.length
         others = [*beginning]
-        described, tags = self._description(data)
+        described, tags = self._describe(data)
         if beginning:
             (statement, [row]), *rest = beginning
             others = [(statement, [(*row[:-3], head, *row[-2:])]), *rest]
             started_at = start_of_run(data.metadata) or data.saved_at
-            others.append((rows.BEGIN_RUN, [(attempt, sql_time(started_at), *described)]))
+            others.append((rows.BEGIN_RUN, [(attempt, format_time(started_at), *described)]))
         elif described:
             others.append((rows.DESCRIBE, [described]))
         if tags:
@@ -172,7 +172,7 @@ class SqlRunWriter(RunWriter):
             if not beginning:  # checkpoints were deleted before the first save
                 others.append((rows.SET_HEAD, [(head, run, attempt)]))
         if evicted:
-            moment = sql_time(data.saved_at)
+            moment = format_time(data.saved_at)
             doomed = sorted(each for each in evicted if each < data.sequence)  # never the one being saved
             others.append((rows.DELETE_CHECKPOINT, [(moment, run, each) for each in doomed]))
         checkpoint = rows.checkpoint_row(data, run, count, max(size, 1), answer, view.chain.hex(), document, self._head)
@@ -187,12 +187,12 @@ class SqlRunWriter(RunWriter):
         self._image, self._described, self._pending = None, data, None
         self._mark_values_durable(blobs, missing)
 
-    def _description(self, data: CheckpointData) -> tuple[Row, list[Row]]:
+    def _describe(self, data: CheckpointData) -> tuple[Row, list[Row]]:
         """Return the new description in the row of the run and its tags; empty if nothing has changed."""
         before = self._described
         if before is not None and data.metadata is before.metadata and data.workflow_name == before.workflow_name:
             return (), []
-        description = (id_text(data.workflow_name), dumps(encode(dict(data.metadata))), self.run)
+        description = (encode_id(data.workflow_name), dumps(encode(dict(data.metadata))), self.run)
         return description, tag_rows(data.metadata, self.run)
 
     def save_later(self, data: CheckpointData) -> asyncio.Future[None] | None:
@@ -207,9 +207,9 @@ class SqlRunWriter(RunWriter):
             return None
         was_poisoned = self._is_poisoned
         try:
-            addition = self._addition(data, *self._prepare_save(data))
+            addition = self._build_addition(data, *self._prepare_save(data))
             self._is_poisoned = True
-            return self._database.later(addition, partial(self._end, addition))
+            return self._database.write_later(addition, partial(self._complete, addition))
         except BaseException as error:  # nothing will be written
             self._is_poisoned = was_poisoned
             self._one_at_a_time.release()
@@ -217,14 +217,14 @@ class SqlRunWriter(RunWriter):
                 raise as_encoding_error(error) from error
             raise
 
-    def _end(self, addition: Addition, outcome: Outcome) -> None:
+    def _complete(self, addition: Addition, outcome: Outcome) -> None:
         """Handle the outcome of a grouped save, or raise its error."""
         try:
             self._is_poisoned = False
-            self._commit(lambda _: answer_of(outcome), addition)
+            self._commit(lambda _: unwrap_outcome(outcome), addition)
             self._acknowledge_last()
         except OverflowError as error:
-            raise self._refused_number(error) from error
+            raise self._number_error(error) from error
         finally:
             self._one_at_a_time.release()
 
@@ -243,7 +243,7 @@ class SqlRunWriter(RunWriter):
             raise
         self._is_poisoned = False
         if not holds:
-            raise self._fenced()
+            raise self._find_fence_error()
 
     def repeat_unknown_save(self) -> None:
         """Repeat a save whose outcome is unknown; see `RunWriter.repeat_unknown_save`."""
@@ -266,7 +266,7 @@ class SqlRunWriter(RunWriter):
             if not self.is_adopted:  # the owner continues from the newest one that it read
                 image = self._image
                 assert image is not None, "it exists until the first write"
-                newest = self._database.read(self.workflow_id, "delete", image.newest_steps)
+                newest = self._database.read(self.workflow_id, "delete", image.count_newest_results)
                 begin, saved = self._adopt_history(image.history.view(newest))
                 begin.append((rows.SET_HEAD_ATTEMPT, [(self.attempt, self.run)]))
 
@@ -276,19 +276,19 @@ class SqlRunWriter(RunWriter):
                 for statement, parameters in begin:
                     for row in parameters:
                         session.change(statement, row)
-                moment = sql_time(session.now())
+                moment = format_time(session.now())
                 for sequence in sequences:
                     session.change(rows.DELETE_CHECKPOINT, (moment, self.run, sequence))
                 refresh_run_row(session, self.run, self.workflow_id)
                 return True
 
             if not self._database.write(self.workflow_id, "delete", work):
-                raise self._fenced()
+                raise self._find_fence_error()
             self.is_adopted, self.saved, self._described = True, saved, None
 
-    def share_from(self, source_id: str, sizes: Mapping[str, int]) -> None:
+    def share_values_from(self, source_id: str, sizes: Mapping[str, int]) -> None:
         """Refer to large values of another run in this one, without a copy; skip those that it lacks."""
-        key, lock = id_text(source_id), self._database.dialect.lock
+        key, lock = encode_id(source_id), self._database.dialect.lock
         wanted = [(digest, size) for digest, size in sizes.items() if digest not in self._values]
 
         def work(session: Session) -> set[str] | None:
@@ -303,25 +303,25 @@ class SqlRunWriter(RunWriter):
         with self._lock_if_usable():
             named = self._database.write(self.workflow_id, "share", work)
             if named is None:
-                raise self._fenced()
+                raise self._find_fence_error()
             self._values = named
 
-    def _fenced(self) -> FencedError | VanishedError:
+    def _find_fence_error(self) -> FencedError | VanishedError:
         def newest_attempt(session: Session) -> int | None:
             found = session.execute(
-                "SELECT newest_attempt FROM runs WHERE workflow_id = ?", (id_text(self.workflow_id),)
+                "SELECT newest_attempt FROM runs WHERE workflow_id = ?", (encode_id(self.workflow_id),)
             )
             return int(found[0][0]) if found else None
 
         newest = self._database.read(self.workflow_id, "save", newest_attempt)
-        if newest is None and self._database.mark() != self._mark:
+        if newest is None and self._database.identify() != self._database_identity:
             return VanishedError(str(self._database), workflow_id=self.workflow_id)
         self._fence = FencedError(self.workflow_id, attempt=self.attempt, newest_attempt=newest)
         return self._fence
 
     def report_loss(self) -> None:
         """End the writes, and report that the run has a new owner."""
-        error = self._fenced()
+        error = self._find_fence_error()
         if isinstance(error, FencedError) and self.on_lost is not None and not self._is_closed:
             self.on_lost(error)
 

@@ -21,24 +21,24 @@ from flowckpt.stores.base import Lease
 from flowckpt.stores.leases import LeaseTimes
 from flowckpt.stores.queries import Compacted, Repaired
 from flowckpt.stores.sql import repair, rows, signals
-from flowckpt.stores.sql.database import Addition, Database, End, Item, Outcome, Session, Work, answer_of
-from flowckpt.stores.sql.image import RunImage, open_image, page_of_runs, run_infos
+from flowckpt.stores.sql.database import Addition, Completion, Database, Item, Outcome, Session, Work, unwrap_outcome
+from flowckpt.stores.sql.image import RunImage, open_image, read_page, read_run_infos
 from flowckpt.stores.sql.layout import MIGRATIONS, NEWEST_APPLIED, Dialect, check_version_since_opened
 from flowckpt.stores.sql.reader import SqlReader
 from flowckpt.stores.sql.rows import (
     DROP_LIVE_NOTE,
     NAMED_BLOBS,
-    id_text,
-    insertion,
-    key_of_run,
-    live_name,
-    live_owner,
-    name_of,
-    sql_time,
+    decode_id,
+    encode_id,
+    find_live_owner,
+    find_run_key,
+    format_time,
+    insert_into,
+    live_note_name,
 )
 from flowckpt.stores.sql.run_writer import SqlRunWriter
 
-_AT_ONCE = 50
+_RUNS_AT_ONCE = 50
 """Maximum runs removed in one transaction, because other processes wait for it."""
 
 _NAMED = re.compile(r'"([0-9a-f]{64})"')
@@ -80,77 +80,79 @@ class SqlRuns(SqlReader):
     ) -> tuple[SqlRunWriter, CheckpointData | None, tuple[str, ...]]:
         lock = self.database.dialect.lock
         instead_of = previous.token if previous is not None and previous.is_mine else ""
-        claim = self._new_claim(workflow_id, at_least=at_least, take_over=take_over, instead_of=instead_of)
-        run, attempt = self.database.write(workflow_id, "acquire", lambda session: claim.make(session, lock))
+        claim = self._build_claim(workflow_id, at_least=at_least, take_over=take_over, instead_of=instead_of)
+        run, attempt = self.database.write(workflow_id, "acquire", lambda session: claim.write(session, lock))
         if previous is not None:
             self.owned.pop(workflow_id).close()
-        fetch = self._fetch(workflow_id)
+        fetch = self._make_fetch(workflow_id)
 
         def read(session: Session, image: RunImage) -> tuple[RunImage, CheckpointData | None]:
             image.read_results(session, fetch)
             image.blobs = {digest for (digest,) in session.execute(NAMED_BLOBS, (image.run,))}
-            return image, image.newest(session, fetch)
+            return image, image.load_newest(session, fetch)
 
         try:
-            found = self._with_image(workflow_id, read)
+            found = self._read_image(workflow_id, read)
             if found is None:
                 raise CheckpointNotFoundError(workflow_id, detail="it was cleared")
         except BaseException:
-            self.database.write(workflow_id, "release", lambda session: give_up(session, lock, run, claim.writer))
+            self.database.write(workflow_id, "release", lambda session: release_run(session, lock, run, claim.writer))
             raise
         image, latest = found
         return SqlRunWriter(self.database, image, attempt=attempt, token=claim.writer, fetch=fetch), latest, ()
 
     def _claim_next(self, writer: SqlRunWriter) -> SqlRunWriter:
         workflow_id = writer.workflow_id
-        claim = self._new_claim(workflow_id, take_over=True, instead_of=writer.token, after=writer.attempt)
+        claim = self._build_claim(workflow_id, take_over=True, instead_of=writer.token, after=writer.attempt)
         lock = self.database.dialect.lock
-        _, attempt = self.database.write(workflow_id, "acquire", lambda session: claim.make(session, lock))
+        _, attempt = self.database.write(workflow_id, "acquire", lambda session: claim.write(session, lock))
         self.owned.pop(workflow_id).close()
-        image = self._with_image(workflow_id, lambda _, found: found)
+        image = self._read_image(workflow_id, lambda _, found: found)
         if image is None:
             raise FencedError(workflow_id, attempt=attempt, newest_attempt=None)
-        return SqlRunWriter(self.database, image, attempt=attempt, token=claim.writer, fetch=self._fetch(workflow_id))
+        return SqlRunWriter(
+            self.database, image, attempt=attempt, token=claim.writer, fetch=self._make_fetch(workflow_id)
+        )
 
-    def _new_claim(self, workflow_id: str, **options: Any) -> Claim:
+    def _build_claim(self, workflow_id: str, **options: Any) -> Claim:
         writer, process = secrets.token_hex(16), self._process()
-        return Claim(workflow_id, id_text(workflow_id), writer, process, self._times.seconds, **options)
+        return Claim(workflow_id, encode_id(workflow_id), writer, process, self._times.seconds, **options)
 
     def acquire_new(self, workflow_id: str) -> Lease | None:
         """Claim a new run; return None if it exists, because it must be read."""
         if not self.database.dialect.claim_new:
             return None
-        work, end = self._new(workflow_id)
-        lease: Lease | None = end(self.database.now(work))
+        work, end = self._build_new_claim(workflow_id)
+        lease: Lease | None = end(self.database.write_now(work))
         return lease
 
     def acquire_new_later(self, workflow_id: str) -> asyncio.Future[Lease | None]:
         """Claim a new run with the next group; None if it exists."""
-        return self.database.later(*self._new(workflow_id))
+        return self.database.write_later(*self._build_new_claim(workflow_id))
 
-    def _new(self, workflow_id: str) -> tuple[Work, End]:
+    def _build_new_claim(self, workflow_id: str) -> tuple[Work, Completion]:
         """Return the claim of a new run, and the function that handles its outcome."""
         self._prepare_leases()
-        claim = self._new_claim(workflow_id)
+        claim = self._build_claim(workflow_id)
         dialect = self.database.dialect
 
         def work(session: Session) -> list[tuple[int, int]]:
             found = session.execute("SELECT writer FROM runs WHERE workflow_id = ?", (claim.key,))
-            return [claim.make(session, dialect.lock)] if not found or found[0][0] == claim.writer else []
+            return [claim.write(session, dialect.lock)] if not found or found[0][0] == claim.writer else []
 
         def end(outcome: Outcome) -> Lease | None:
-            claimed = answer_of(outcome)
+            claimed = unwrap_outcome(outcome)
             if not claimed:
                 return None
             run, attempt = claimed[0]
             image = RunImage(workflow_id, run, [])
-            fetch = self._fetch(workflow_id)
+            fetch = self._make_fetch(workflow_id)
             writer = SqlRunWriter(self.database, image, attempt=attempt, token=claim.writer, fetch=fetch)
             self.owned[workflow_id] = writer
             self._prepare_leases()
             return Lease(workflow_id, attempt, None, token=claim.writer)
 
-        statements = [(dialect.claim_new, claim.of_new)] if dialect.claim_new else []
+        statements = [(dialect.claim_new, claim.values_of_new_run)] if dialect.claim_new else []
         return Work(workflow_id, "acquire", work, statements), end
 
     def save_later(self, workflow_id: str, data: CheckpointData) -> asyncio.Future[None] | None:
@@ -163,21 +165,21 @@ class SqlRuns(SqlReader):
         writer = self.owned.get(workflow_id)
         if writer is None or token not in ("", writer.token) or not writer.is_mine:
             return None
-        released = self.database.later(self._giving_up(writer), answer_of)
+        released = self.database.write_later(self._build_release(writer), unwrap_outcome)
         del self.owned[workflow_id]
         writer.close()
         return released
 
-    def _giving_up(self, writer: SqlRunWriter) -> Work:
+    def _build_release(self, writer: SqlRunWriter) -> Work:
         dialect, run, token = self.database.dialect, writer.run, writer.token
         statements: list[tuple[str, tuple[Any, ...]]] = []
         if dialect.release and writer.is_adopted:
             statements.append((dialect.release, (run, token, run, token)))
         if token in self._noted and statements:
             self._noted.discard(token)
-            statements.append((rows.DROP_LIVE_NOTE, (rows.live_name(run),)))
+            statements.append((rows.DROP_LIVE_NOTE, (rows.live_note_name(run),)))
         return Work(
-            writer.workflow_id, "release", lambda session: give_up(session, dialect.lock, run, token), statements
+            writer.workflow_id, "release", lambda session: release_run(session, dialect.lock, run, token), statements
         )
 
     def renew_leases(self) -> bool:
@@ -185,7 +187,7 @@ class SqlRuns(SqlReader):
         mine = {owned.token: (workflow_id, owned) for workflow_id, owned in [*self.owned.items()] if owned.is_mine}
         if mine:
             seconds = self._times.seconds
-            lost = self.database.write("", "renew", lambda session: renew(session, [*mine], seconds))
+            lost = self.database.write("", "renew", lambda session: renew_rows(session, [*mine], seconds))
             for workflow_id, owned in map(mine.__getitem__, lost):
                 if self.owned.get(workflow_id) is owned:  # otherwise this process released or cleared it meanwhile
                     owned.report_loss()
@@ -194,17 +196,17 @@ class SqlRuns(SqlReader):
     def _give_up(self, writer: SqlRunWriter) -> None:
         writer.close()
         if writer.is_mine:
-            self.database.now(self._giving_up(writer))
+            self.database.write_now(self._build_release(writer))
 
     def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Share large values of another run with an owned run, without a copy."""
         owned = self.owned.get(workflow_id)
         if owned is not None:
-            owned.share_from(source_id, sizes)
+            owned.share_values_from(source_id, sizes)
 
     def clear(self, workflow_id: str) -> None:
         """Remove a run with all its rows."""
-        key, lock = id_text(workflow_id), self.database.dialect.lock
+        key, lock = encode_id(workflow_id), self.database.dialect.lock
         owned = self.owned.get(workflow_id)
         mine = owned.token if owned is not None and owned.is_mine else ""
         self.database.write(workflow_id, "clear", lambda session: clear_run(session, lock, workflow_id, key, mine=mine))
@@ -238,9 +240,9 @@ class SqlRuns(SqlReader):
         writer = self.owned.get(workflow_id)
         if writer is None or not writer.is_mine:
             return None
-        asked = signals.SENT, (id_text(workflow_id),)
+        asked = signals.SELECT_SIGNALS, (encode_id(workflow_id),)
         work = Work(workflow_id, "read", lambda session: session.execute(*asked), [asked])
-        return self.database.later(work, lambda outcome: signals.parsed(workflow_id, answer_of(outcome)))
+        return self.database.write_later(work, lambda outcome: signals.parse(workflow_id, unwrap_outcome(outcome)))
 
     def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
         """Remove messages for a run."""
@@ -260,7 +262,7 @@ class SqlRuns(SqlReader):
         if not mine:
             return
         self._noted.update(writer.token for writer in mine)
-        names = [rows.live_name(writer.run) for writer in mine]
+        names = [rows.live_note_name(writer.run) for writer in mine]
 
         def work(session: Session) -> None:
             session.execute("SET LOCAL synchronous_commit TO off")  # only PostgreSQL keeps live notes in a table
@@ -294,11 +296,11 @@ class SqlRuns(SqlReader):
         lock = self.database.dialect.lock
 
         def work(session: Session) -> bool:
-            run = key_of_run(session, workflow_id, lock)
+            run = find_run_key(session, workflow_id, lock)
             if run is not None:
                 session.change(
                     "INSERT INTO pins (run, sequence, pinned_at) VALUES (?, ?, ?) ON CONFLICT (run, sequence) DO NOTHING",
-                    (run, sequence, sql_time(session.now())),
+                    (run, sequence, format_time(session.now())),
                 )
             return run is not None
 
@@ -308,13 +310,13 @@ class SqlRuns(SqlReader):
     def unpin(self, workflow_id: str, sequence: int) -> None:
         """Remove a pin."""
         statement = "DELETE FROM pins WHERE sequence = ? AND run IN (SELECT run FROM runs WHERE workflow_id = ?)"
-        key = id_text(workflow_id)
+        key = encode_id(workflow_id)
         self.database.write(workflow_id, "unpin", lambda session: session.change(statement, (sequence, key)))
 
     def pinned(self, workflow_id: str) -> frozenset[int]:
         """Return the pinned sequences."""
         statement = "SELECT p.sequence FROM pins p JOIN runs r ON r.run = p.run WHERE r.workflow_id = ?"
-        return frozenset(sequence for (sequence,) in self._rows(workflow_id, statement))
+        return frozenset(sequence for (sequence,) in self._query(workflow_id, statement))
 
     # --- one run ---------------------------------------------------------------------------------------------------
 
@@ -322,14 +324,14 @@ class SqlRuns(SqlReader):
         """Return the runs with deleted checkpoints, in the order of their keys."""
 
         def read(session: Session) -> list[str]:
-            start = key_of_run(session, after) if after else None
+            start = find_run_key(session, after) if after else None
             found = session.execute(
                 "SELECT workflow_id FROM runs WHERE run IN "
                 "(SELECT DISTINCT run FROM checkpoints WHERE deleted_at IS NOT NULL AND run > ? ORDER BY run LIMIT ?) "
                 "ORDER BY run",
                 (start or 0, limit),
             )
-            return [name_of(key) for (key,) in found]
+            return [decode_id(key) for (key,) in found]
 
         return self.database.read("", "list", read)
 
@@ -343,12 +345,12 @@ class SqlRuns(SqlReader):
         lock = self.database.dialect.lock
 
         def work(session: Session) -> tuple[Compacted, bool]:
-            run = key_of_run(session, workflow_id, lock)
+            run = find_run_key(session, workflow_id, lock)
             if run is None:
                 return Compacted(), False
-            if (owner := live_owner(session, run)) is not None:
+            if (owner := find_live_owner(session, run)) is not None:
                 raise RunLockedError(workflow_id, holder=str(owner))
-            moment = sql_time(session.now())
+            moment = format_time(session.now())
             session.change("UPDATE runs SET writer = '' WHERE run = ?", (run,))
             session.change("UPDATE attempts SET released_at = ? WHERE run = ? AND released_at IS NULL", (moment, run))
             removed = session.change(rows.REMOVE_DELETED, (run, run, rows.DELETED_AT_ONCE))
@@ -378,7 +380,7 @@ class SqlRuns(SqlReader):
         statement = f"SELECT {rows_of}, {values} FROM runs r WHERE r.workflow_id = ?"  # noqa: S608 - constants
 
         def read(session: Session) -> list[int]:
-            found = [session.execute(statement, (id_text(each),)) for each in workflow_ids]
+            found = [session.execute(statement, (encode_id(each),)) for each in workflow_ids]
             return [sum(map(int, rows[0])) if rows else 0 for rows in found]
 
         return self.database.read("", "read", read)
@@ -388,7 +390,7 @@ class SqlRuns(SqlReader):
     def page_runs(self, before: RunInfo | None, limit: int) -> list[RunInfo]:
         """Return runs, most recently started first."""
         while True:
-            found, is_more = self.database.read("", "list", partial(page_of_runs, before=before, limit=limit))
+            found, is_more = self.database.read("", "list", partial(read_page, before=before, limit=limit))
             if found or not is_more:
                 return found
             limit *= 2  # a page of damaged runs: read more
@@ -400,8 +402,8 @@ class SqlRuns(SqlReader):
     def clear_unchanged(self, runs: Sequence[RunInfo]) -> list[str]:
         """Remove the runs that have neither an owner nor a pin and are unchanged since they were listed."""
         gone: list[str] = []
-        for start in range(0, len(runs), _AT_ONCE):
-            part = [each for each in runs[start : start + _AT_ONCE] if each.workflow_id not in self.owned]
+        for start in range(0, len(runs), _RUNS_AT_ONCE):
+            part = [each for each in runs[start : start + _RUNS_AT_ONCE] if each.workflow_id not in self.owned]
             try:
                 gone += self._clear_some(part)
             except DiskFullError:  # the journal for all is too large: each removed run frees space for the next
@@ -416,13 +418,13 @@ class SqlRuns(SqlReader):
             gone = []
             # Locked in one order, so that two processes that prune at the same time do not deadlock.
             for info in sorted(runs, key=lambda each: each.workflow_id):
-                run = key_of_run(session, info.workflow_id, lock)
+                run = find_run_key(session, info.workflow_id, lock)
                 if run is None or session.execute("SELECT 1 FROM pins WHERE run = ? LIMIT 1", (run,)):
                     continue
-                now = run_infos(session, id_text(info.workflow_id))
+                now = read_run_infos(session, encode_id(info.workflow_id))
                 if now and now[0].owner is None and now[0] == info:
                     session.change("DELETE FROM runs WHERE run = ?", (run,))
-                    session.change(DROP_LIVE_NOTE, (live_name(run),))
+                    session.change(DROP_LIVE_NOTE, (live_note_name(run),))
                     gone.append(info.workflow_id)
             return gone
 
@@ -455,7 +457,7 @@ def _remove_unnamed(session: Session, run: int) -> int:
 # A claim also checks the version of the schema. Otherwise a program that had the database open while a newer one
 # migrated it would continue, and its runs would lack the rows of new tables.
 
-_ADD_ATTEMPT = insertion(
+_ADD_ATTEMPT = insert_into(
     "attempts",
     (
         *("run", "attempt", "writer", "host", "boot_id", "pid", "start_time"),
@@ -495,7 +497,7 @@ class Claim:
     after: int = 0
 
     @property
-    def of_new(self) -> tuple[Any, ...]:
+    def values_of_new_run(self) -> tuple[Any, ...]:
         """The values of `Dialect.claim_new`."""
         process = self.process
         return (
@@ -504,7 +506,7 @@ class Claim:
             *(self.lease_seconds, self.at_least),
         )
 
-    def make(self, session: Session, lock: str) -> tuple[int, int]:
+    def write(self, session: Session, lock: str) -> tuple[int, int]:
         """Write the claim, and return the run's key and the attempt.
 
         Raises:
@@ -524,10 +526,10 @@ class Claim:
         if self.after and newest != self.after:
             raise FencedError(self.workflow_id, attempt=self.after, newest_attempt=newest)
         check_version_since_opened(version)
-        if not self.take_over and writer and (owner := live_owner(session, run)) is not None:
+        if not self.take_over and writer and (owner := find_live_owner(session, run)) is not None:
             raise RunLockedError(self.workflow_id, holder=str(owner))
         now = session.now()
-        moment = sql_time(now)
+        moment = format_time(now)
         if self.instead_of:
             session.change("UPDATE attempts SET released_at = ? WHERE writer = ?", (moment, self.instead_of))
         attempt = max(newest + 1, self.at_least)
@@ -536,19 +538,19 @@ class Claim:
             _ADD_ATTEMPT,
             (
                 *(run, attempt, self.writer, process.host, process.boot_id, process.pid, process.start_time),
-                *(moment, moment, lease_end(now, self.lease_seconds)),
+                *(moment, moment, format_lease_end(now, self.lease_seconds)),
             ),
         )
         session.change("UPDATE runs SET newest_attempt = ?, writer = ? WHERE run = ?", (attempt, self.writer, run))
         return run, attempt
 
 
-def lease_end(now: datetime, seconds: float) -> str:
+def format_lease_end(now: datetime, seconds: float) -> str:
     """Return the end of a lease that starts now, in the form of the column."""
-    return sql_time(now + timedelta(seconds=seconds))
+    return format_time(now + timedelta(seconds=seconds))
 
 
-def give_up(session: Session, lock: str, run: int, writer: str) -> None:
+def release_run(session: Session, lock: str, run: int, writer: str) -> None:
     """Release a run; a claim without a write leaves no trace.
 
     Then the previous owner owns the run again, unless it has released it, too.
@@ -565,7 +567,7 @@ def give_up(session: Session, lock: str, run: int, writer: str) -> None:
         return
     attempt, begun_at = mine[0]
     if begun_at is not None:
-        moment = sql_time(session.now())
+        moment = format_time(session.now())
         session.change("UPDATE attempts SET released_at = ? WHERE run = ? AND attempt = ?", (moment, run, attempt))
         session.change("UPDATE runs SET writer = '' WHERE run = ? AND writer = ?", (run, writer))
         return
@@ -600,13 +602,13 @@ def clear_run(session: Session, lock: str, workflow_id: str, key: str, *, mine: 
     if not rows:
         return
     run, writer = rows[0]
-    if writer not in ("", mine) and (owner := live_owner(session, run)) is not None:
+    if writer not in ("", mine) and (owner := find_live_owner(session, run)) is not None:
         raise RunLockedError(workflow_id, holder=str(owner))
     session.change("DELETE FROM runs WHERE run = ?", (run,))
-    session.change(DROP_LIVE_NOTE, (live_name(run),))
+    session.change(DROP_LIVE_NOTE, (live_note_name(run),))
 
 
-def renew(session: Session, writers: list[str], seconds: float) -> list[str]:
+def renew_rows(session: Session, writers: list[str], seconds: float) -> list[str]:
     """Renew leases, and return the lost ones: the run was removed, or a later attempt has saved to it.
 
     A later attempt that has saved nothing may still fail and release the run.
@@ -617,7 +619,7 @@ def renew(session: Session, writers: list[str], seconds: float) -> list[str]:
         seconds: the duration of a lease.
     """
     now = session.now()
-    values = (sql_time(now), lease_end(now, seconds))
+    values = (format_time(now), format_lease_end(now, seconds))
     renewal = "UPDATE attempts SET heartbeat_at = ?, lease_expires_at = ? WHERE writer = ? AND released_at IS NULL"
     for writer in writers:
         session.change(renewal, (*values, writer))
@@ -653,7 +655,7 @@ class OneTransaction(Database):
         """Write."""
         return work(self._session)
 
-    def now(self, item: Item) -> Any:
+    def write_now(self, item: Item) -> Any:
         """Write a save or other work."""
         return item.do(self._session) if isinstance(item, Work) else self.write_once(item)
 
@@ -704,32 +706,32 @@ class BulkImport:
         for data in self._checkpoints():
             if owned is None or data.attempt != owned.attempt:
                 if owned is not None:
-                    give_up(session, self._dialect.lock, owned.run, owned.token)
+                    release_run(session, self._dialect.lock, owned.run, owned.token)
                 owned = self._claim_attempt(session, database, data.attempt)
             owned.save(data)
         if owned is not None:
-            give_up(session, self._dialect.lock, owned.run, owned.token)
+            release_run(session, self._dialect.lock, owned.run, owned.token)
 
     def _remove_empty(self, session: Session) -> None:
         """Remove a run without saves."""
         select = f"SELECT run, writer FROM runs WHERE workflow_id = ?{self._dialect.lock}"  # noqa: S608
-        for run, writer in session.execute(select, (id_text(self._workflow_id),)):
+        for run, writer in session.execute(select, (encode_id(self._workflow_id),)):
             if session.execute("SELECT 1 FROM attempts WHERE run = ? AND begun_at IS NOT NULL LIMIT 1", (run,)):
                 raise RunExistsError(self._workflow_id)
-            if writer and (owner := live_owner(session, run)) is not None:
+            if writer and (owner := find_live_owner(session, run)) is not None:
                 raise RunLockedError(self._workflow_id, holder=str(owner))
             session.change("DELETE FROM runs WHERE run = ?", (run,))
 
     def _claim_attempt(self, session: Session, database: OneTransaction, attempt: int) -> SqlRunWriter:
-        key = id_text(self._workflow_id)
+        key = encode_id(self._workflow_id)
         writer = f"{self._token}-{attempt}"
         claim = Claim(self._workflow_id, key, writer, self._process, self._lease_seconds, at_least=attempt)
-        claim.make(session, self._dialect.lock)
+        claim.write(session, self._dialect.lock)
         image = open_image(session, self._workflow_id, key)
         assert image is not None, "it was just claimed"
-        image.read_results(session, self._not_read)
+        image.read_results(session, self._refuse_read)
         image.blobs = {digest for (digest,) in session.execute(rows.NAMED_BLOBS, (image.run,))}
-        return SqlRunWriter(database, image, attempt=attempt, token=writer, fetch=self._not_read)
+        return SqlRunWriter(database, image, attempt=attempt, token=writer, fetch=self._refuse_read)
 
-    def _not_read(self, digest: str, size: int) -> bytes:
+    def _refuse_read(self, digest: str, size: int) -> bytes:
         raise RuntimeError(f"the large value {digest} of {size} bytes is not to be read before it is there")

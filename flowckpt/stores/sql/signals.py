@@ -13,10 +13,10 @@ from flowckpt.stores.runs_base import refused_as_encoding_error
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Row, Session
 from flowckpt.stores.sql.layout import Dialect
-from flowckpt.stores.sql.rows import id_text, shown, sql_time
+from flowckpt.stores.sql.rows import encode_id, format_time, replace_nul
 
 _ADD = (
-    rows.insertion("signals", ("run", "signal_id", "kind", "name", "sent_by", "sent_at", "document"))
+    rows.insert_into("signals", ("run", "signal_id", "kind", "name", "sent_by", "sent_at", "document"))
     + " ON CONFLICT (run, signal_id) DO NOTHING"
 )
 
@@ -36,15 +36,15 @@ def send(session: Session, dialect: Dialect, workflow_id: str, signal: Signal) -
     """
     found = session.execute(
         f"SELECT run FROM runs WHERE workflow_id = ? AND head_attempt IS NOT NULL{dialect.lock}",  # noqa: S608
-        (id_text(workflow_id),),
+        (encode_id(workflow_id),),
     )
     if not found:
         raise CheckpointNotFoundError(workflow_id)
     with refused_as_encoding_error():
         document = dumps(signal.to_document())
         document.encode()
-        names = (id_text(signal.signal_id), str(signal.kind), shown(signal.name), shown(signal.by))
-    is_new = bool(session.change(_ADD, (found[0][0], *names, sql_time(signal.sent_at), document)))
+        names = (encode_id(signal.signal_id), str(signal.kind), replace_nul(signal.name), replace_nul(signal.by))
+    is_new = bool(session.change(_ADD, (found[0][0], *names, format_time(signal.sent_at), document)))
     if is_new and dialect.announcement:
         session.execute(dialect.announcement, (run_digest(workflow_id),))  # delivered at the commit
     return is_new
@@ -52,18 +52,18 @@ def send(session: Session, dialect: Dialect, workflow_id: str, signal: Signal) -
 
 def run_digest(workflow_id: str) -> str:
     """Return the short name of a run in announcements, which does not reveal its id to listeners."""
-    return sha256(id_text(workflow_id).encode()).hexdigest()[:32]
+    return sha256(encode_id(workflow_id).encode()).hexdigest()[:32]
 
 
-SENT = (
+SELECT_SIGNALS = (
     "SELECT CAST(s.document AS TEXT) FROM signals s JOIN runs r ON r.run = s.run "
     "WHERE r.workflow_id = ? ORDER BY s.sent_at, s.signal_id"
 )
 """The query of the messages for a run, in the order of sending."""
 
 
-def parsed(workflow_id: str, found: Sequence[Row]) -> list[Signal]:
-    """Return the messages in the rows of `SENT`.
+def parse(workflow_id: str, found: Sequence[Row]) -> list[Signal]:
+    """Return the messages in the rows of `SELECT_SIGNALS`.
 
     Raises:
         CheckpointCorruptedError: a message is malformed.
@@ -85,5 +85,5 @@ def remove(session: Session, workflow_id: str, signal_ids: Collection[str]) -> N
     for each in signal_ids:
         session.change(
             "DELETE FROM signals WHERE signal_id = ? AND run = (SELECT run FROM runs WHERE workflow_id = ?)",
-            (id_text(each), id_text(workflow_id)),
+            (encode_id(each), encode_id(workflow_id)),
         )

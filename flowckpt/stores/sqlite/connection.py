@@ -116,7 +116,7 @@ def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem |
     connection = library().open(str(path), timeout=_POLL_SECONDS)
     add_functions(connection)
     try:
-        check_ours(connection, path)
+        check_ownership(connection, path)
         if not connection.execute("PRAGMA page_count").fetchone()[0]:  # new: this writes
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         mode, level = journal_mode()
@@ -127,7 +127,7 @@ def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem |
         connection.execute("PRAGMA wal_autocheckpoint = 300")  # pages; a sync takes longer while the WAL still grows
         found = connection.execute(f"PRAGMA journal_mode = {mode}").fetchone()[0]
         if found != mode:
-            raise foreign_journal(path, found)
+            raise foreign_journal_error(path, found)
     except BaseException:
         connection.close()
         raise
@@ -137,14 +137,14 @@ def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem |
 def _copy_mode_to_wal(path: Path) -> None:
     """Give the WAL and its shared memory the mode of the database, which may have been read-only before."""
     path = path.resolve()
-    for beside in (wal_of(path), path.with_name(f"{path.name}-shm")):
+    for beside in (wal_path(path), path.with_name(f"{path.name}-shm")):
         with contextlib.suppress(OSError):  # missing, or another user's: SQLite reports it
             mode, found = stat.S_IMODE(path.stat().st_mode), beside.lstat()
             if stat.S_ISREG(found.st_mode) and mode & stat.S_IWUSR and not found.st_mode & stat.S_IWUSR:
                 beside.chmod(mode)
 
 
-def foreign_journal(path: Path, found: str) -> ForeignRecordError:
+def foreign_journal_error(path: Path, found: str) -> ForeignRecordError:
     """Return the error for a database in a journal mode that is unsafe with the library in use."""
     return ForeignRecordError(
         f"{path} is in journal mode {found!r}, and this program's {library()} needs {journal_mode()[0]!r}",
@@ -196,7 +196,7 @@ def check_filesystem(path: Path, allowed: Sequence[str], calls: FileSystem) -> N
         raise error
 
 
-def check_ours(connection: sqlite3.Connection, path: Path) -> None:
+def check_ownership(connection: sqlite3.Connection, path: Path) -> None:
     """Refuse the database of another program before anything is written to it.
 
     Args:
@@ -222,7 +222,7 @@ def check_ours(connection: sqlite3.Connection, path: Path) -> None:
         )
 
 
-def wal_of(path: Path) -> Path:
+def wal_path(path: Path) -> Path:
     """Return the path of a database's WAL: next to the file itself, not next to a symbolic link to it."""
     path = path.resolve()
     return path.with_name(f"{path.name}-wal")
@@ -231,7 +231,7 @@ def wal_of(path: Path) -> Path:
 Identity = tuple[int, int]
 
 
-def identity_of(path: Path | str) -> Identity | None:
+def identify_file(path: Path | str) -> Identity | None:
     """Return the identity of a file, which differs from others of the same name; None if it is missing."""
     try:
         status = os.stat(path)  # noqa: PTH116 - five times at each save
@@ -240,7 +240,7 @@ def identity_of(path: Path | str) -> Identity | None:
     return status.st_dev, status.st_ino
 
 
-def check_library(version: Version | None = None) -> str:
+def find_library_problem(version: Version | None = None) -> str:
     """Return why a version of SQLite cannot be used, or an empty string."""
     version = version or library().version
     if version >= _OLDEST:
@@ -284,7 +284,7 @@ class ReadConnection:
     stamp: Stamp | None = None
 
 
-def cannot_be_written(error: Exception) -> bool:
+def is_write_refused(error: Exception) -> bool:
     """Return whether a database may be readable despite an error of opening it.
 
     Args:
@@ -292,7 +292,7 @@ def cannot_be_written(error: Exception) -> bool:
     """
     if isinstance(error, OSError):
         return error.errno in NOT_ALLOWED
-    return _name_of(error).startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")) or is_full(error)
+    return _error_name(error).startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")) or is_full(error)
 
 
 def connect_to_read(path: Path, *, allowed: Sequence[str] = ()) -> ReadConnection:
@@ -314,21 +314,21 @@ def connect_to_read(path: Path, *, allowed: Sequence[str] = ()) -> ReadConnectio
         file.seek(_MODE_AT)
         is_wal = file.read(1) == _WAL_MODE
     try:
-        return ReadConnection(_connected(path, "mode=ro"))
+        return ReadConnection(_open_read_only(path, "mode=ro"))
     except sqlite3.Error as error:
-        if _name_of(error).startswith("SQLITE_READONLY") and not is_wal:
-            raise _refused(path, "a crash interrupted a transaction, which cannot be rolled back here") from error
-        if not cannot_be_written(error) or not is_wal:
+        if _error_name(error).startswith("SQLITE_READONLY") and not is_wal:
+            raise _read_error(path, "a crash interrupted a transaction, which cannot be rolled back here") from error
+        if not is_write_refused(error) or not is_wal:
             raise
-        stamp = stamp_of(path)
-        if stamp is None or _size_of(wal_of(path)):
-            raise _refused(
-                path, f"its newest checkpoints are in {wal_of(path)}, which cannot be read without writing next to it"
+        stamp = read_stamp(path)
+        if stamp is None or _read_size(wal_path(path)):
+            raise _read_error(
+                path, f"its newest checkpoints are in {wal_path(path)}, which cannot be read without writing next to it"
             ) from error
-        return ReadConnection(_connected(path, "immutable=1"), stamp)
+        return ReadConnection(_open_read_only(path, "immutable=1"), stamp)
 
 
-def stamp_of(path: Path) -> Stamp | None:
+def read_stamp(path: Path) -> Stamp | None:
     """Return a state that changes when an unlocked database is written; None if the file is missing.
 
     Args:
@@ -336,15 +336,15 @@ def stamp_of(path: Path) -> Stamp | None:
     """
     with contextlib.suppress(FileNotFoundError):
         status = path.stat()
-        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, _size_of(wal_of(path))
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, _read_size(wal_path(path))
     return None
 
 
-def _connected(path: Path, how: str) -> sqlite3.Connection:
+def _open_read_only(path: Path, how: str) -> sqlite3.Connection:
     connection = library().open(f"{path.as_uri()}?{how}", timeout=_POLL_SECONDS, is_uri=True)
     try:
         add_functions(connection)
-        check_ours(connection, path)
+        check_ownership(connection, path)
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")
     except BaseException:
@@ -353,11 +353,11 @@ def _connected(path: Path, how: str) -> sqlite3.Connection:
     return connection
 
 
-def _refused(path: Path, reason: str) -> ReadOnlyStoreError:
+def _read_error(path: Path, reason: str) -> ReadOnlyStoreError:
     return ReadOnlyStoreError(str(path), reason=reason, operation="read", remedy=_COPY.format(path))
 
 
-def _size_of(path: Path) -> int:
+def _read_size(path: Path) -> int:
     with contextlib.suppress(FileNotFoundError):
         return path.stat().st_size
     return 0
@@ -375,7 +375,7 @@ def _marker_name(database: Path) -> str:
 
 
 @contextlib.contextmanager
-def migration_announced(database: Path, filesystem: FileSystem | None = None) -> Iterator[None]:
+def announce_migration(database: Path, filesystem: FileSystem | None = None) -> Iterator[None]:
     """Announce a migration for the block, if the file can be created.
 
     Args:
@@ -390,7 +390,7 @@ def migration_announced(database: Path, filesystem: FileSystem | None = None) ->
             file = calls.open_lock(parent, name)
             stack.callback(calls.close, file)
             if take_lock(calls, file):
-                stack.callback(_remove, calls, parent, name)
+                stack.callback(_try_to_unlink, calls, parent, name)
         yield
 
 
@@ -411,7 +411,7 @@ def is_migrating(database: Path, filesystem: FileSystem | None = None) -> bool:
     return False
 
 
-def _remove(calls: FileSystem, parent: int, name: str) -> None:
+def _try_to_unlink(calls: FileSystem, parent: int, name: str) -> None:
     with contextlib.suppress(OSError):
         calls.unlink(parent, name)
 
@@ -437,7 +437,7 @@ _DAMAGED = "SQLITE_CORRUPT"
 _AS_WHO_WRITES = os.access in os.supports_effective_ids
 
 
-def error_of(
+def translate_error(
     error: sqlite3.Error | UnicodeDecodeError,
     path: Path,
     workflow_id: str,
@@ -461,8 +461,8 @@ def error_of(
             detail=f"its schema, or a message about it, contains bytes that are not text: {error.object[:80]!r}",
             remedy="Nothing was changed. Restore the file from a backup.",
         )
-    name = _name_of(error)
-    if (reason := _why_read_only(name, path)) and not is_outcome_unknown:
+    name = _error_name(error)
+    if (reason := _find_read_only_reason(name, path)) and not is_outcome_unknown:
         return ReadOnlyStoreError(str(path), reason=reason, workflow_id=workflow_id, operation=operation)
     if name.startswith(_NO_DATABASE):
         return CheckpointCorruptedError(
@@ -472,7 +472,7 @@ def error_of(
             remedy="Nothing was changed. Use another file, or restore this one from a backup.",
         )
     if name.startswith(_DAMAGED):
-        if (failed := failed_read(path, workflow_id, operation, str(error))) is not None:
+        if (failed := diagnose_failed_read(path, workflow_id, operation, str(error))) is not None:
             failed.is_outcome_unknown = is_outcome_unknown
             return failed
         return CheckpointCorruptedError(
@@ -486,7 +486,7 @@ def error_of(
         remedy = "Find the program that has the file open, and end it."
     else:
         what, remedy = f"{error} ({name})" if name else str(error), _REMEDY
-    text = f"the SQLite store {path} could not {operation}{_of(workflow_id)}: {what}"
+    text = f"the SQLite store {path} could not {operation}{_name_run(workflow_id)}: {what}"
     text += "; whether it was saved is unknown" if is_outcome_unknown else ""
     if is_full(error):
         return DiskFullError(text, workflow_id=workflow_id, operation=operation, is_outcome_unknown=is_outcome_unknown)
@@ -513,7 +513,7 @@ _examined: dict[Identity, int] = {}
 """Open databases, never closed: closing any descriptor of a file drops all locks that this process has on it."""
 
 
-def failed_read(path: Path, workflow_id: str, operation: str, message: str) -> CheckpointStorageError | None:
+def diagnose_failed_read(path: Path, workflow_id: str, operation: str, message: str) -> CheckpointStorageError | None:
     """Return the error if a page could not be read but the database is intact; None if it is damaged.
 
     SQLite reports both as damage. A disk error may be temporary, so the whole file is read again, bypassing cached
@@ -525,13 +525,13 @@ def failed_read(path: Path, workflow_id: str, operation: str, message: str) -> C
         operation: the verb for the failed operation.
         message: SQLite's message.
     """
-    for file in (path, wal_of(path)):
-        if (error := _unreadable(file)) is not None:
-            return os_error_of(error, path, workflow_id, operation, is_write=False)
+    for file in (path, wal_path(path)):
+        if (error := _try_to_read(file)) is not None:
+            return translate_os_error(error, path, workflow_id, operation, is_write=False)
     if not _is_sound(path):
         return None
     return CheckpointStorageError(
-        f"the SQLite store {path} could not {operation}{_of(workflow_id)}: {message}; "
+        f"the SQLite store {path} could not {operation}{_name_run(workflow_id)}: {message}; "
         "all of it was then read without an error, so the file is not damaged",
         workflow_id=workflow_id,
         operation=operation,
@@ -539,10 +539,10 @@ def failed_read(path: Path, workflow_id: str, operation: str, message: str) -> C
     )
 
 
-def _unreadable(path: Path) -> OSError | None:
+def _try_to_read(path: Path) -> OSError | None:
     """Read a whole file, and return what the system refuses it with."""
     try:
-        identity = identity_of(path)
+        identity = identify_file(path)
         if identity is not None:
             if identity not in _examined:
                 _examined[identity] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -574,7 +574,7 @@ def _is_sound(path: Path) -> bool:
     return False
 
 
-def os_error_of(
+def translate_os_error(
     error: OSError, path: Path, workflow_id: str, operation: str, *, is_write: bool = True
 ) -> CheckpointStorageError:
     """Return the store's error for an operating-system error.
@@ -590,25 +590,25 @@ def os_error_of(
     if is_write and error.errno in NOT_ALLOWED:
         return ReadOnlyStoreError(str(path), reason=message, workflow_id=workflow_id, operation=operation)
     return CheckpointStorageError(
-        f"the SQLite store {path} could not {operation}{_of(workflow_id)}: {message}",
+        f"the SQLite store {path} could not {operation}{_name_run(workflow_id)}: {message}",
         workflow_id=workflow_id,
         operation=operation,
         remedy=_NO_FILE if error.errno in (errno.EISDIR, errno.ENOTDIR) else _REMEDY,
     )
 
 
-def is_sync(error: sqlite3.Error) -> bool:
+def is_failed_sync(error: sqlite3.Error) -> bool:
     """Return whether a sync failed, after which the state of the file on the disk is unknown, whatever reads return.
 
     Args:
         error: SQLite's error.
     """
-    return _name_of(error) in ("SQLITE_IOERR_FSYNC", "SQLITE_IOERR_DIR_FSYNC", "SQLITE_IOERR_CLOSE")
+    return _error_name(error) in ("SQLITE_IOERR_FSYNC", "SQLITE_IOERR_DIR_FSYNC", "SQLITE_IOERR_CLOSE")
 
 
 def is_full(error: Exception) -> bool:
     """Return whether the disk may have been full, for the database or the files next to it."""
-    return _name_of(error).startswith(("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHM"))
+    return _error_name(error).startswith(("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHM"))
 
 
 def is_busy(error: sqlite3.Error) -> bool:
@@ -617,10 +617,10 @@ def is_busy(error: sqlite3.Error) -> bool:
     Args:
         error: SQLite's error.
     """
-    return _name_of(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+    return _error_name(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
 
 
-def _why_read_only(name: str, path: Path) -> str:
+def _find_read_only_reason(name: str, path: Path) -> str:
     """Return why SQLite could not write, by the name of its error; empty for other errors."""
     if name.startswith("SQLITE_READONLY") and not name.endswith("DBMOVED"):
         return "SQLite has no permission to change the file, or the files next to it"
@@ -629,10 +629,10 @@ def _why_read_only(name: str, path: Path) -> str:
     return ""
 
 
-def _name_of(error: Exception) -> str:
+def _error_name(error: Exception) -> str:
     name: str = getattr(error, "sqlite_errorname", "")
     return name
 
 
-def _of(workflow_id: str) -> str:
+def _name_run(workflow_id: str) -> str:
     return f" run {workflow_id!r}" if workflow_id else ""

@@ -43,10 +43,10 @@ from flowckpt.stores.sql.layout import (
     Dialect,
     MigrationWait,
     check_version,
+    find_missing_parts,
     migrate,
-    missing_parts,
     missing_parts_error,
-    version_of,
+    read_version,
 )
 from flowckpt.stores.sqlite.connection import (
     APPLICATION_ID,
@@ -54,27 +54,27 @@ from flowckpt.stores.sqlite.connection import (
     Identity,
     ReadConnection,
     add_functions,
-    cannot_be_written,
+    announce_migration,
     connect,
     connect_to_read,
-    error_of,
-    failed_read,
-    foreign_journal,
-    identity_of,
+    diagnose_failed_read,
+    foreign_journal_error,
+    identify_file,
     is_busy,
+    is_failed_sync,
     is_full,
     is_migrating,
-    is_sync,
+    is_write_refused,
     journal_mode,
-    migration_announced,
-    os_error_of,
+    read_stamp,
     reports_missing_schema,
     reserve_of,
     sqlite_dialect,
-    stamp_of,
-    wal_of,
+    translate_error,
+    translate_os_error,
+    wal_path,
 )
-from flowckpt.stores.sqlite.library import Guard, has_guard, library
+from flowckpt.stores.sqlite.library import Guard, library, needs_guard
 
 # Transactions. COMMIT is the only statement that is retried on its own.
 #
@@ -89,7 +89,7 @@ _PAUSE_SECONDS = 0.001
 _NO_GUARD: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 
 
-def in_transaction(
+def run_in_transaction(
     connection: sqlite3.Connection,
     act: Callable[[], T],
     begin: Callable[[sqlite3.Connection], None] | None = None,
@@ -311,9 +311,9 @@ class SqliteDatabase(GroupingDatabase):
         with self._exclusive:
             return self._tries.reserve.use()
 
-    def mark(self) -> object:
+    def identify(self) -> object:
         """Return the identity of this file, which differs from others of the same name; None if it is missing."""
-        return identity_of(self._names[0])
+        return identify_file(self._names[0])
 
     # --- the port --------------------------------------------------------------------------------------------------
 
@@ -324,19 +324,19 @@ class SqliteDatabase(GroupingDatabase):
             while True:
                 size = self._size()
                 if size is None:
-                    return self._on_missing_database(work)
+                    return self._run_on_empty_database(work)
                 if not size:
                     self._warn_empty()
-                    return self._on_missing_database(work)
-                connection = self._opened_to_read()
+                    return self._run_on_empty_database(work)
+                connection = self._open_to_read()
                 if connection.in_transaction:
                     return work(SqliteSession(connection, self._clock))
                 session = SqliteSession(connection, self._clock)
-                done = in_transaction(connection, partial(work, session))
+                done = run_in_transaction(connection, partial(work, session))
                 if self._is_unchanged():
                     return done
 
-        with self._exclusive, self._translated(workflow_id, operation, is_write=False):
+        with self._exclusive, self._translate_errors(workflow_id, operation, is_write=False):
             return self._tries.retry(read_once, workflow_id, operation)
 
     def _size(self) -> int | None:
@@ -348,7 +348,7 @@ class SqliteDatabase(GroupingDatabase):
 
     def write(self, workflow_id: str, operation: str, work: Callable[[SqliteSession], T]) -> T:
         """Write in one transaction, and commit it durably."""
-        done: T = self.now(Work(workflow_id, operation, cast("Callable[[Session], T]", work)))
+        done: T = self.write_now(Work(workflow_id, operation, cast("Callable[[Session], T]", work)))
         return done
 
     def _write_group(self, items: Sequence[Item]) -> list[Outcome]:
@@ -357,12 +357,14 @@ class SqliteDatabase(GroupingDatabase):
         if len(items) > 1:
             with self._exclusive:
                 try:
-                    if self._is_in_place():
+                    if self._is_same_file():
                         return self._tries.retry(lambda: self._write_all(items), "", "save")
                 except sqlite3.Error as error:
                     is_unknown = self._is_unknown(error)
                     if is_busy(error) or (is_unknown and self._is_distrusted):
-                        return [self._error_of(error, each, is_outcome_unknown=is_unknown) for each in items]
+                        return [
+                            self._translate_item_error(error, each, is_outcome_unknown=is_unknown) for each in items
+                        ]
                 except _WalLostError:
                     is_unknown = True
                 except CheckpointStorageError:
@@ -371,15 +373,15 @@ class SqliteDatabase(GroupingDatabase):
                         return [self._tries.hurry.error(busy, each.workflow_id, each.operation) for each in items]
                 except Exception as error:  # one of them failed; nothing was committed
                     _log.debug("writing a group of %d saves one by one: %r", len(items), error)
-        return [self._outcome(each, is_unknown=is_unknown) for each in items]
+        return [self._try_to_write(each, is_unknown=is_unknown) for each in items]
 
-    def _is_in_place(self) -> bool:
-        there = identity_of(self._names[0])
+    def _is_same_file(self) -> bool:
+        there = identify_file(self._names[0])
         return there is not None and (self._connection is None or there == self._identity[0])
 
     def _write_all(self, items: Sequence[Item]) -> list[Outcome]:
         """Write items in one transaction; a failed item is rolled back, and its error is its outcome."""
-        connection = self._opened()
+        connection = self._open()
         session = SqliteSession(connection, self._clock)
         outcomes: list[Outcome] = []
 
@@ -395,7 +397,7 @@ class SqliteDatabase(GroupingDatabase):
                         raise
                     connection.execute("ROLLBACK TO item")
                     is_ours = not isinstance(error, (sqlite3.Error, UnicodeDecodeError))
-                    outcomes.append(error if is_ours else self._error_of(error, item))
+                    outcomes.append(error if is_ours else self._translate_item_error(error, item))
                 connection.execute("RELEASE item")
 
         self._is_committing = False
@@ -403,20 +405,20 @@ class SqliteDatabase(GroupingDatabase):
         if self._is_wal_lost():
             self._disconnect()
             raise _WalLostError
-        if identity_of(self._names[0]) != self._identity[0]:
+        if identify_file(self._names[0]) != self._identity[0]:
             for index, item in enumerate(items):
                 if isinstance(item, Addition):
                     outcomes[index] = VanishedError(str(self), workflow_id=item.workflow_id)
         return outcomes
 
-    def _note_commit(self) -> None:
+    def _mark_committing(self) -> None:
         self._is_committing = True
 
-    def _outcome(self, item: Item, *, is_unknown: bool) -> Outcome:
+    def _try_to_write(self, item: Item, *, is_unknown: bool) -> Outcome:
         """Write one item in its own transaction, unless it was written before."""
         try:
             if is_unknown and not isinstance(item, Work):
-                return self._add(item, lambda: self._is_there(item) or self._add_once(item))
+                return self._add(item, lambda: self._is_saved(item) or self._add_once(item))
             return self._write_alone(item)
         except CheckpointStorageError as error:
             error.is_outcome_unknown = error.is_outcome_unknown or is_unknown
@@ -426,26 +428,26 @@ class SqliteDatabase(GroupingDatabase):
 
     def _write_alone(self, item: Item) -> Any:
         """Write an item in its own transaction, and return its result."""
-        return self._write_one(item) if isinstance(item, Work) else self._add(item, partial(self._add_once, item))
+        return self._write_work(item) if isinstance(item, Work) else self._add(item, partial(self._add_once, item))
 
-    def _write_one(self, work: Work) -> Any:
+    def _write_work(self, work: Work) -> Any:
         def write_once() -> Any:
             if work.operation not in _MAKES_THE_FILE and not self.path.exists():
-                return self._on_missing_database(work.do)
-            connection = self._opened()
+                return self._run_on_empty_database(work.do)
+            connection = self._open()
             done = self._write_in(connection, partial(work.do, SqliteSession(connection, self._clock)))
             return write_once() if self._is_wal_lost() else done
 
-        with self._exclusive, self._translated(work.workflow_id, work.operation):
+        with self._exclusive, self._translate_errors(work.workflow_id, work.operation):
             if work.operation not in _MAKES_ROOM:
                 return self._tries.retry(write_once, work.workflow_id, work.operation)
-            done = self._with_reserve(write_once, work.workflow_id, work.operation)
+            done = self._retry_with_reserve(write_once, work.workflow_id, work.operation)
             if self._tries.reserve.is_used:
                 with contextlib.suppress(DiskFullError):  # the work is done
                     self._release_space()
             return done
 
-    def _with_reserve(self, act: Callable[[], T], workflow_id: str, operation: str) -> T:
+    def _retry_with_reserve(self, act: Callable[[], T], workflow_id: str, operation: str) -> T:
         """Free space; on a full disk, remove the reserve for this and restore it afterwards."""
         if self._tries.reserve.is_used:
             self._empty_wal()  # while it is small: copying may enlarge the database
@@ -476,22 +478,22 @@ class SqliteDatabase(GroupingDatabase):
                 is_outcome_unknown=True,
                 remedy="Check the disk. The run continues without saves; a resume starts from the state on the disk.",
             )
-        return self._add(addition, lambda: self._is_there(addition) or self._add_once(addition))
+        return self._add(addition, lambda: self._is_saved(addition) or self._add_once(addition))
 
     def _add(self, addition: Addition, act: Callable[[], bool]) -> bool:
         with self._exclusive:
-            if not self._is_in_place():
+            if not self._is_same_file():
                 raise VanishedError(str(self), workflow_id=addition.workflow_id)
             self._is_committing = False
             try:
                 is_fence_held = self._tries.retry(act, addition.workflow_id, "save")
             except sqlite3.Error as error:
-                raise self._error_of(error, addition, is_outcome_unknown=self._is_unknown(error)) from error
+                raise self._translate_item_error(error, addition, is_outcome_unknown=self._is_unknown(error)) from error
             except UnicodeDecodeError as error:
-                raise self._error_of(error, addition) from error
+                raise self._translate_item_error(error, addition) from error
             except OSError as error:
-                raise os_error_of(error, self.path, addition.workflow_id, "save") from error
-            if identity_of(self._names[0]) != self._identity[0]:
+                raise translate_os_error(error, self.path, addition.workflow_id, "save") from error
+            if identify_file(self._names[0]) != self._identity[0]:
                 raise VanishedError(str(self), workflow_id=addition.workflow_id)
         return is_fence_held
 
@@ -500,33 +502,33 @@ class SqliteDatabase(GroupingDatabase):
         # A busy file means that nothing was committed: the transaction was rolled back.
         is_unknown = self._is_committing and not is_busy(error)
         if is_unknown:
-            self._is_distrusted = self._is_distrusted or is_sync(error)
+            self._is_distrusted = self._is_distrusted or is_failed_sync(error)
             self._disconnect()
         return is_unknown
 
-    def _error_of(self, error: Any, item: Item, *, is_outcome_unknown: bool = False) -> FlowckptError:
-        found = self._store_error(error, item.workflow_id, item.operation, is_outcome_unknown=is_outcome_unknown)
+    def _translate_item_error(self, error: Any, item: Item, *, is_outcome_unknown: bool = False) -> FlowckptError:
+        found = self._translate_error(error, item.workflow_id, item.operation, is_outcome_unknown=is_outcome_unknown)
         found.__cause__ = error
         return found
 
-    def _store_error(
+    def _translate_error(
         self, error: Any, workflow_id: str, operation: str, *, is_outcome_unknown: bool = False
     ) -> FlowckptError:
         """Return the store's error for an error of SQLite."""
         if reports_missing_schema(error) and self._connection is not None:
             with contextlib.suppress(sqlite3.Error, UnicodeDecodeError):
-                lost = missing_parts(SqliteSession(self._connection, self._clock), self.dialect)
+                lost = find_missing_parts(SqliteSession(self._connection, self._clock), self.dialect)
                 if lost:
                     return missing_parts_error(lost, str(self.path))
-        return error_of(error, self.path, workflow_id, operation, is_outcome_unknown=is_outcome_unknown)
+        return translate_error(error, self.path, workflow_id, operation, is_outcome_unknown=is_outcome_unknown)
 
-    def _is_there(self, addition: Addition) -> bool:
-        connection = self._opened()
-        found = partial(connection.execute, rows.IS_THERE, addition.identity)
-        return bool(in_transaction(connection, lambda: found().fetchall()))
+    def _is_saved(self, addition: Addition) -> bool:
+        connection = self._open()
+        found = partial(connection.execute, rows.IS_SAVED, addition.identity)
+        return bool(run_in_transaction(connection, lambda: found().fetchall()))
 
     def _add_once(self, addition: Addition) -> bool:
-        connection = self._opened(is_in_place=True)
+        connection = self._open(is_in_place=True)
         self._is_committing = False
         with self._guard or _NO_GUARD:
             try:
@@ -542,7 +544,7 @@ class SqliteDatabase(GroupingDatabase):
                 raise
         if self._is_wal_lost():
             self._disconnect()
-            return self._is_there(addition) or self._add_once(addition)
+            return self._is_saved(addition) or self._add_once(addition)
         return True
 
     @staticmethod
@@ -558,7 +560,7 @@ class SqliteDatabase(GroupingDatabase):
             connection.executemany(statement, others)
         return True
 
-    def damages(self) -> list[str]:
+    def find_damage(self) -> list[str]:
         """Return the damage that SQLite itself reports."""
 
         def read(session: SqliteSession) -> tuple[list[str], list[str]]:
@@ -572,7 +574,7 @@ class SqliteDatabase(GroupingDatabase):
             found, lost = self.read("", "check", read)
         except CheckpointCorruptedError as error:
             return [error.message]
-        if found and (failed := failed_read(self.path, "", "check", found[0].rpartition("\n")[2])) is not None:
+        if found and (failed := diagnose_failed_read(self.path, "", "check", found[0].rpartition("\n")[2])) is not None:
             raise failed
         return found + lost
 
@@ -608,8 +610,8 @@ class SqliteDatabase(GroupingDatabase):
         def give_back_some() -> bool:
             if not self.path.exists():
                 return False
-            connection = self._opened()
-            free = _number(connection, "PRAGMA freelist_count")
+            connection = self._open()
+            free = _read_pragma(connection, "PRAGMA freelist_count")
             if free:
                 pages = _PAGES_AT_ONCE
                 if self._tries.reserve.is_used:
@@ -617,10 +619,10 @@ class SqliteDatabase(GroupingDatabase):
                     self._empty_wal()
                 with self._guard or _NO_GUARD:
                     connection.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
-            return _number(connection, "PRAGMA freelist_count") < free
+            return _read_pragma(connection, "PRAGMA freelist_count") < free
 
-        with self._exclusive, self._translated("", "vacuum"):
-            while self._with_reserve(give_back_some, "", "vacuum"):
+        with self._exclusive, self._translate_errors("", "vacuum"):
+            while self._retry_with_reserve(give_back_some, "", "vacuum"):
                 pass
 
     # --- implementation-----------------------------------------------------------------------------------------------
@@ -637,7 +639,7 @@ class SqliteDatabase(GroupingDatabase):
             self._connection = self._read_only = self._guard = None
         return self._lock
 
-    def _opened(self, *, is_in_place: bool = False) -> sqlite3.Connection:
+    def _open(self, *, is_in_place: bool = False) -> sqlite3.Connection:
         """Return the connection, opened again if the file was replaced.
 
         Args:
@@ -645,19 +647,19 @@ class SqliteDatabase(GroupingDatabase):
         """
         if self._read_only is not None or (
             self._connection is not None
-            and ((not is_in_place and identity_of(self._names[0]) != self._identity[0]) or self._is_wal_lost())
+            and ((not is_in_place and identify_file(self._names[0]) != self._identity[0]) or self._is_wal_lost())
         ):
             self._disconnect()  # it may be writable now, or the file was replaced
         if self._connection is None:
             connection = connect(self.path, allowed=self._allowed)
             try:
-                if has_guard():
+                if needs_guard():
                     connection.execute("SELECT count(*) FROM sqlite_master")  # creates the WAL and its shared memory
                     self._guard = Guard(self.path.resolve())
                 self._migrate_if_needed(connection)
-                wal = str(wal_of(self.path)) if journal_mode()[0] == "wal" else ""
+                wal = str(wal_path(self.path)) if journal_mode()[0] == "wal" else ""
                 self._names = self._names[0], wal
-                self._identity = identity_of(self._names[0]), identity_of(wal)
+                self._identity = identify_file(self._names[0]), identify_file(wal)
             except BaseException:
                 if self._guard is not None:
                     self._guard.close()
@@ -674,11 +676,11 @@ class SqliteDatabase(GroupingDatabase):
         user of the file. Everything committed until then has been copied to the database.
         """
         name, wal = self._names[1], self._identity[1]
-        return name != "" and (wal is None or identity_of(name) != wal)
+        return name != "" and (wal is None or identify_file(name) != wal)
 
     def _write_in(self, connection: sqlite3.Connection, act: Callable[[], T]) -> T:
         """Return the result of a function in an exclusive write transaction."""
-        return in_transaction(connection, act, self._begin, self._note_commit, self._guard or _NO_GUARD)
+        return run_in_transaction(connection, act, self._begin, self._mark_committing, self._guard or _NO_GUARD)
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         """Start a write transaction, unless another program has set an unsafe journal mode."""
@@ -687,16 +689,16 @@ class SqliteDatabase(GroupingDatabase):
             found = connection.execute("PRAGMA journal_mode").fetchone()[0]
             if found == "wal":
                 connection.execute("ROLLBACK")
-                raise foreign_journal(self.path, found)
+                raise foreign_journal_error(self.path, found)
 
-    def _opened_to_read(self) -> sqlite3.Connection:
+    def _open_to_read(self) -> sqlite3.Connection:
         if self._read_only is None:
             try:
-                return self._opened()
+                return self._open()
             except (sqlite3.Error, OSError) as error:
-                if not cannot_be_written(error):
+                if not is_write_refused(error):
                     raise
-        elif identity_of(self._names[0]) == self._identity[0] and self._is_unchanged():
+        elif identify_file(self._names[0]) == self._identity[0] and self._is_unchanged():
             return self._read_only.connection
         self._disconnect()
         found = connect_to_read(self.path, allowed=self._allowed)
@@ -706,19 +708,19 @@ class SqliteDatabase(GroupingDatabase):
             found.connection.close()
             raise
         self._connection, self._read_only = found.connection, found
-        self._identity = identity_of(self._names[0]), None
+        self._identity = identify_file(self._names[0]), None
         return found.connection
 
     def _is_unchanged(self) -> bool:
         """Return whether a file that is read as immutable is unchanged."""
         found = self._read_only
-        return found is None or found.stamp is None or found.stamp == stamp_of(self.path)
+        return found is None or found.stamp is None or found.stamp == read_stamp(self.path)
 
     def _check_up_to_date(self, connection: sqlite3.Connection) -> None:
         """Refuse a database that must be migrated before it can be read."""
         version = 0
         if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (VERSION_TABLE,)).fetchall():
-            version = version_of(SqliteSession(connection, self._clock))
+            version = read_version(SqliteSession(connection, self._clock))
             check_version(version)
         if version < len(MIGRATIONS):
             raise ReadOnlyStoreError(
@@ -732,19 +734,19 @@ class SqliteDatabase(GroupingDatabase):
         session = SqliteSession(connection, self._clock)
         version = 0
         if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (VERSION_TABLE,)).fetchall():
-            version = version_of(session)
+            version = read_version(session)
             check_version(version)
             if version == len(MIGRATIONS):
                 return
         with contextlib.ExitStack() as until_committed:
 
-            def bring() -> None:
+            def migrate_tables() -> None:
                 if version:
-                    until_committed.enter_context(migration_announced(self.path))
+                    until_committed.enter_context(announce_migration(self.path))
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 migrate(session, self.dialect, str(self.path))
 
-            self._write_in(connection, bring)
+            self._write_in(connection, migrate_tables)
         self._tries.reserve.make()
 
     def _warn_empty(self) -> None:
@@ -757,7 +759,7 @@ class SqliteDatabase(GroupingDatabase):
             )
             self._has_warned_empty = True
 
-    def _on_missing_database(self, work: Callable[[SqliteSession], T]) -> T:
+    def _run_on_empty_database(self, work: Callable[[SqliteSession], T]) -> T:
         """Run work on an empty database in memory."""
         with contextlib.closing(library().open(":memory:", timeout=0)) as connection:
             add_functions(connection)
@@ -766,15 +768,15 @@ class SqliteDatabase(GroupingDatabase):
             return work(session)
 
     @contextlib.contextmanager
-    def _translated(self, workflow_id: str, operation: str, *, is_write: bool = True) -> Iterator[None]:
+    def _translate_errors(self, workflow_id: str, operation: str, *, is_write: bool = True) -> Iterator[None]:
         """Translate errors of the driver and the operating system to errors of the store."""
         try:
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise self._store_error(error, workflow_id, operation) from error
+            raise self._translate_error(error, workflow_id, operation) from error
         except OSError as error:
-            raise os_error_of(error, self.path, workflow_id, operation, is_write=is_write) from error
+            raise translate_os_error(error, self.path, workflow_id, operation, is_write=is_write) from error
 
 
-def _number(connection: sqlite3.Connection, pragma: str) -> int:
+def _read_pragma(connection: sqlite3.Connection, pragma: str) -> int:
     return int(connection.execute(pragma).fetchone()[0])

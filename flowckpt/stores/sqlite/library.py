@@ -55,13 +55,13 @@ def library() -> Library:
     if OWN.version >= WAL_IS_SAFE:
         return OWN
     try:
-        bundled = bundled_library()
+        bundled = load_bundled_library()
     except ImportError:
         return OWN
     return max(OWN, bundled, key=lambda each: each.version)
 
 
-def bundled_library() -> Library:
+def load_bundled_library() -> Library:
     """Return the library of the extra.
 
     Raises:
@@ -109,7 +109,7 @@ class ApswConnection:
         try:
             found: list[tuple[Any, ...]] = self._execute(statement, parameters).fetchall()
         except self._apsw.Error as error:
-            raise self._translated(error) from error
+            raise self._translate(error) from error
         return Rows(found, self._inner) if found else self._no_rows
 
     def executemany(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
@@ -132,9 +132,9 @@ class ApswConnection:
         try:
             return act(*given)
         except self._apsw.Error as error:
-            raise self._translated(error) from error
+            raise self._translate(error) from error
 
-    def _translated(self, error: Any) -> sqlite3.Error:
+    def _translate(self, error: Any) -> sqlite3.Error:
         apsw = self._apsw
         code, extended = getattr(error, "result", 0), getattr(error, "extendedresult", 0)
         name = apsw.mapping_extended_result_codes.get(extended) or apsw.mapping_result_codes.get(code) or ""
@@ -226,15 +226,15 @@ class Guard:
 
     def _hold(self, path: Path, place: tuple[int, int]) -> None:
         self._files.append(os.open(path, os.O_RDWR | os.O_CLOEXEC))
-        _lock(self._files[-1], _lock_of(fcntl.F_RDLCK, place))
+        _lock(self._files[-1], _pack_lock(fcntl.F_RDLCK, place))
 
 
-def _lock_of(kind: int, place: tuple[int, int]) -> bytes:
+def _pack_lock(kind: int, place: tuple[int, int]) -> bytes:
     start, length = place
     return struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0)
 
 
-_WRITING, _WRITTEN = _lock_of(fcntl.F_WRLCK, _WRITER), _lock_of(fcntl.F_UNLCK, _WRITER)
+_WRITING, _WRITTEN = _pack_lock(fcntl.F_WRLCK, _WRITER), _pack_lock(fcntl.F_UNLCK, _WRITER)
 
 
 def _lock(file: int, lock: bytes) -> None:
@@ -248,15 +248,15 @@ def _lock(file: int, lock: bytes) -> None:
         raise busy from error
 
 
-def has_guard() -> bool:
+def needs_guard() -> bool:
     """Return whether another copy of SQLite may be in this process, and the system has locks that work with it."""
     return library() is not OWN and library().version >= WAL_IS_SAFE and hasattr(fcntl, "F_OFD_SETLK")
 
 
-def _leave_to_parent() -> None:
+def _close_inherited_guards() -> None:
     """Close the descriptors inherited by a forked child, which would keep the locks of a dead parent."""
     for guard in _guards:
         guard.close()
 
 
-os.register_at_fork(after_in_child=_leave_to_parent)
+os.register_at_fork(after_in_child=_close_inherited_guards)

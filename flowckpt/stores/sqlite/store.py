@@ -18,7 +18,7 @@ from flowckpt.stores.file.directory import StartedSteps, parse_started_steps, re
 from flowckpt.stores.file.layout import run_directory
 from flowckpt.stores.sql.runs import SqlRuns
 from flowckpt.stores.sql.store import SqlCheckpointStore
-from flowckpt.stores.sqlite.connection import check_library
+from flowckpt.stores.sqlite.connection import find_library_problem
 from flowckpt.stores.sqlite.database import SqliteDatabase
 from flowckpt.stores.sqlite.library import library
 
@@ -50,14 +50,14 @@ class SqliteCheckpointStore(SqlCheckpointStore):
         allow_filesystems: Sequence[str] = (),
         clock: Clock | None = None,
     ) -> None:
-        if problem := check_library():
+        if problem := find_library_problem():
             raise StoreSpecError(problem, spec=f"sqlite:{path}", remedy="Use another build of Python, or file:PATH.")
         # Absolute, because a step that changes the working directory must not move the store.
         self.path = Path(path).absolute()
         database = SqliteDatabase(self.path, clock=clock or SystemClock(), allowed=allow_filesystems)
         super().__init__(SqlRuns(database, lease_seconds=lease_seconds))
         self._database = database
-        self._begun = StartedStepFiles(self.path)
+        self._started_files = StartedStepFiles(self.path)
 
     def __repr__(self) -> str:
         return f"SqliteCheckpointStore({str(self.path)!r})"
@@ -72,21 +72,21 @@ class SqliteCheckpointStore(SqlCheckpointStore):
         """Note in a file next to the database, without a sync, that a step starts."""
         owned = self.runs.owned.get(workflow_id)
         if owned is not None and owned.is_mine:
-            self._begun.add(workflow_id, owned.attempt, owned.last_sequence, path)
+            self._started_files.add(workflow_id, owned.attempt, owned.last_sequence, path)
 
     async def started_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
         """Return the latest attempt that noted steps, and these steps."""
-        return await run_blocking(lambda: self._begun.read(workflow_id))
+        return await run_blocking(lambda: self._started_files.read(workflow_id))
 
     def note_live(self, workflow_id: str, content: bytes) -> None:
         """Replace the live note in a file next to the database, without a sync."""
         owned = self.runs.owned.get(workflow_id)
         if owned is not None and owned.is_mine:
-            self._begun.write_live(workflow_id, content)
+            self._started_files.write_live(workflow_id, content)
 
     async def live_note(self, workflow_id: str) -> bytes | None:
         """Return the live note of a run; see `StoreBase.live_note`."""
-        return await run_blocking(lambda: self._begun.read_live(workflow_id))
+        return await run_blocking(lambda: self._started_files.read_live(workflow_id))
 
     async def release(self, workflow_id: str, *, token: str = "") -> None:
         """Release the run."""
@@ -96,7 +96,7 @@ class SqliteCheckpointStore(SqlCheckpointStore):
     async def clear(self, workflow_id: str) -> None:
         """Remove the run in one transaction; see `CheckpointStore.clear`."""
         await super().clear(workflow_id)
-        self._begun.remove(workflow_id)
+        self._started_files.remove(workflow_id)
 
     async def use_reserve(self) -> bool:
         """Remove the reserve of the file; see `StoreBase.use_reserve`."""
@@ -107,12 +107,12 @@ class SqliteCheckpointStore(SqlCheckpointStore):
         for workflow_id in self.runs.owned:
             self._release_note(workflow_id)
         super().close()
-        self._begun.close()
+        self._started_files.close()
 
     def _release_note(self, workflow_id: str, token: str = "") -> None:
         owned = self.runs.owned.get(workflow_id)
         if owned is not None and owned.is_mine and token in ("", owned.token):
-            self._begun.released(workflow_id, owned.last_sequence)
+            self._started_files.release(workflow_id, owned.last_sequence)
 
 
 # Notes of the steps started since the last checkpoint: small files next to the database, written without a sync.
@@ -161,14 +161,14 @@ class StartedStepFiles:
         if notes is None or notes.attempt != attempt:
             self._close(workflow_id)
             with contextlib.suppress(OSError):
-                self._notes[workflow_id] = notes = _Notes(self._filesystem, self._made(workflow_id), attempt)
+                self._notes[workflow_id] = notes = _Notes(self._filesystem, self._create_file(workflow_id), attempt)
         if notes is not None and notes.attempt == attempt:
             if notes.sequence != sequence:
                 notes.started.end = 0
                 notes.sequence = sequence
             notes.started.add(path)
 
-    def released(self, workflow_id: str, sequence: int) -> None:
+    def release(self, workflow_id: str, sequence: int) -> None:
         """Close the file of a run, and remove it if no step was noted since the last checkpoint.
 
         Args:
@@ -185,13 +185,13 @@ class StartedStepFiles:
         self._close(workflow_id)
         name = run_directory(workflow_id)
         for each in (name, f"{name}.live"):
-            with contextlib.suppress(OSError), self._directory() as directory:
+            with contextlib.suppress(OSError), self._open_directory() as directory:
                 self._filesystem.unlink(directory, each)
 
     def read(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
         """Return the latest attempt that noted steps, and these steps; attempt 0 without a note."""
         try:
-            with self._directory() as directory:
+            with self._open_directory() as directory:
                 return parse_started_steps(read_file(self._filesystem, directory, run_directory(workflow_id)))
         except OSError:
             return 0, ()
@@ -202,13 +202,13 @@ class StartedStepFiles:
         Raises:
             OSError: it cannot be written.
         """
-        with self._directory(is_made=True) as directory:
+        with self._open_directory(is_made=True) as directory:
             replace_unsynced(self._filesystem, directory, f"{run_directory(workflow_id)}.live", content)
 
     def read_live(self, workflow_id: str) -> bytes | None:
         """Return the live note of a run."""
         try:
-            with self._directory() as directory:
+            with self._open_directory() as directory:
                 return read_file(self._filesystem, directory, f"{run_directory(workflow_id)}.live")
         except OSError:
             return None
@@ -218,12 +218,12 @@ class StartedStepFiles:
         for workflow_id in list(self._notes):
             self._close(workflow_id)
 
-    def _made(self, workflow_id: str) -> int:
-        with self._directory(is_made=True) as directory:
+    def _create_file(self, workflow_id: str) -> int:
+        with self._open_directory(is_made=True) as directory:
             return self._filesystem.open_lock(directory, run_directory(workflow_id))
 
     @contextlib.contextmanager
-    def _directory(self, *, is_made: bool = False) -> Iterator[int]:
+    def _open_directory(self, *, is_made: bool = False) -> Iterator[int]:
         """Open the directory for the block, never through a link; nothing is synced."""
         filesystem = self._filesystem
         with held_open(filesystem, filesystem.open_root(str(self.path.parent))) as parent:
