@@ -21,11 +21,11 @@ from flowckpt.errors import SettingError
 from flowckpt.stores import PostgresCheckpointStore, SqliteCheckpointStore
 from flowckpt.stores.postgres.database import convert_placeholders
 from flowckpt.stores.sql import reader as finding
-from flowckpt.stores.sql.reader import Place, select_runs
+from flowckpt.stores.sql.reader import select_runs
 from flowckpt.testing.contract import checkpoint, results
 
 MANY = 4_000
-BEHIND = {"from the top": None, "further down": Place("2026-01-01T00:50:00.000000Z", 3_000)}
+BEHIND = {"from the top": None, "further down": ("2026-01-01T00:50:00.000000Z", 3_000)}
 
 
 @pytest.fixture(autouse=True)

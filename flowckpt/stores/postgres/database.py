@@ -34,7 +34,18 @@ from flowckpt.stores.postgres.connection import (
     unusable_error,
 )
 from flowckpt.stores.sql import rows
-from flowckpt.stores.sql.database import Addition, GroupingDatabase, Item, Outcome, Row, Separate, ShortWaits, Work
+from flowckpt.stores.sql.database import (
+    Addition,
+    GroupingDatabase,
+    Item,
+    Outcome,
+    Row,
+    Separate,
+    Session,
+    ShortWaits,
+    Work,
+    closed_on_error,
+)
 from flowckpt.stores.sql.layout import (
     MIGRATIONS,
     NEWEST_APPLIED,
@@ -224,12 +235,12 @@ def _select_remaining(addition: Addition) -> Sequence[tuple[str, Sequence[Row]]]
 
 def _group_by_statement(items: Sequence[Item]) -> dict[bytes, list[tuple[int, Row]]]:
     """Return the values for each statement of the work that needs no answers in between, with the index of its item."""
-    found: dict[bytes, list[tuple[int, Row]]] = {}
+    values: dict[bytes, list[tuple[int, Row]]] = {}
     for index, item in enumerate(items):
         if isinstance(item, Work):
             for text, row in item.statements:
-                found.setdefault(convert_placeholders(text), []).append((index, row))
-    return found
+                values.setdefault(convert_placeholders(text), []).append((index, row))
+    return values
 
 
 def is_saved(connection: Connection, addition: Addition) -> bool:
@@ -243,11 +254,8 @@ def is_saved(connection: Connection, addition: Addition) -> bool:
     """
     with connection.transaction():
         connection.execute(b"SELECT 1 FROM runs WHERE run = %s FOR UPDATE", (addition.run,))
-        found = connection.execute(
-            convert_placeholders(rows.IS_SAVED),
-            addition.identity,
-        ).fetchone()
-    return found is not None
+        row = connection.execute(convert_placeholders(rows.IS_SAVED), addition.identity).fetchone()
+    return row is not None
 
 
 DIALECT = Dialect(
@@ -352,7 +360,7 @@ class PostgresDatabase(GroupingDatabase):
         self._patience = patience_seconds
         self._pool = ConnectionPool(self._connect)
         self._outage = OutageNotice(address)
-        self._hurry = ShortWaits()
+        self._hurry = ShortWaits(f"the PostgreSQL store {address.shown}")
         self._is_up_to_date = False
 
     def __str__(self) -> str:
@@ -369,7 +377,7 @@ class PostgresDatabase(GroupingDatabase):
 
     # --- the port --------------------------------------------------------------------------------------------------
 
-    def read(self, workflow_id: str, operation: str, work: Callable[[PostgresSession], T]) -> T:
+    def read(self, workflow_id: str, operation: str, work: Callable[[Session], T]) -> T:
         """Run reading work in one transaction with one snapshot."""
 
         def read_once(connection: Connection) -> T:
@@ -379,14 +387,10 @@ class PostgresDatabase(GroupingDatabase):
 
         return self._retry(workflow_id, operation, read_once, is_write=False)
 
-    def write(self, workflow_id: str, operation: str, work: Callable[[PostgresSession], T]) -> T:
+    def write(self, workflow_id: str, operation: str, work: Callable[[Session], T]) -> T:
         """Run writing work in one transaction, and commit it durably."""
-
-        def write_once(connection: Connection) -> T:
-            with connection.transaction():
-                return work(PostgresSession(connection))
-
-        return self._retry(workflow_id, operation, write_once)
+        result: T = self._do_work(Work(workflow_id, operation, work))
+        return result
 
     def _write_group(self, items: Sequence[Item]) -> Sequence[Outcome]:
         """Write items in one transaction; if that fails, each is written separately."""
@@ -421,12 +425,11 @@ class PostgresDatabase(GroupingDatabase):
         return self._do_work(item) if isinstance(item, Work) else self._add(item, is_uncertain=item.may_be_saved)
 
     def _do_work(self, work: Work) -> Any:
-        is_first = True
+        untried = work.statements
 
         def do_once(connection: Connection) -> Any:
-            nonlocal is_first
-            session, statements = PostgresSession(connection), work.statements if is_first else ()
-            is_first = False
+            nonlocal untried
+            session, statements, untried = PostgresSession(connection), untried, ()
             if len(statements) == 1:  # which is a transaction
                 return session.execute(*statements[0])
             with connection.transaction():
@@ -465,16 +468,12 @@ class PostgresDatabase(GroupingDatabase):
 
     def find_damage(self) -> list[str]:
         """Return the tables that a crash of the server would empty; damaged pages are found when they are read."""
-
-        def read(session: PostgresSession) -> list[str]:
-            found = session.execute(
-                "SELECT relname FROM pg_class WHERE relnamespace = ?::regnamespace AND relkind = 'r' "
-                "AND relpersistence <> 'p'",
-                (self.address.schema,),
-            )
-            return [f"table {name} is not logged: a crash of the server empties it" for (name,) in found]
-
-        return self.read("", "check", read)
+        statement = (
+            "SELECT relname FROM pg_class WHERE relnamespace = ?::regnamespace AND relkind = 'r' "
+            "AND relpersistence <> 'p'"
+        )
+        names = self.read("", "check", lambda session: session.execute(statement, (self.address.schema,)))
+        return [f"table {name} is not logged: a crash of the server empties it" for (name,) in names]
 
     def total_bytes(self) -> int:
         """Return the sizes of the tables of the schema and of their indexes."""
@@ -482,14 +481,14 @@ class PostgresDatabase(GroupingDatabase):
             "SELECT COALESCE(sum(pg_total_relation_size(oid)), 0) FROM pg_class WHERE relkind = 'r' "
             "AND relnamespace = to_regnamespace(?)"
         )
-        found = self.read("", "read", lambda session: session.execute(statement, (self.address.schema,)))
-        return int(found[0][0])
+        ((size,),) = self.read("", "read", lambda session: session.execute(statement, (self.address.schema,)))
+        return int(size)
 
     # --- connections -----------------------------------------------------------------------------------------------
 
     def _connect(self) -> Connection:
         connection = Connection.connect(self.address.conninfo, autocommit=True)
-        try:
+        with closed_on_error(connection):
             for name, value in {**_SETTINGS, "search_path": self.address.schema}.items():
                 connection.execute(b"SELECT set_config(%s, %s, false)", (name, value))
             why_read_only = check_server(connection, self.address)
@@ -498,9 +497,6 @@ class PostgresDatabase(GroupingDatabase):
             if not self._is_up_to_date:
                 self._migrate_if_needed(connection, why_read_only)
                 self._is_up_to_date = True
-        except BaseException:
-            connection.close()
-            raise
         return connection
 
     def _migrate_if_needed(self, connection: Connection, why_read_only: str) -> None:
@@ -546,14 +542,14 @@ class PostgresDatabase(GroupingDatabase):
             migrate(session, DIALECT, self.address.shown)
 
     def _list_tables(self, session: PostgresSession) -> list[str]:
-        found = session.execute(
+        rows = session.execute(
             "SELECT c.relname::text, has_schema_privilege(n.oid, 'USAGE') "
             "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = ? AND c.relkind IN ('r', 'p', 'v', 'm', 'f') ORDER BY 1",
             (self.address.schema,),
         )
-        if not all(may_use for _, may_use in found):  # to such a role, the tables would only appear to be missing
+        if not all(may_use for _, may_use in rows):  # to such a role, the tables would only appear to be missing
             raise unusable_error(self.address, "permission denied for its schema", describe_grants(self.address))
-        return [name for name, _ in found]
+        return [name for name, _ in rows]
 
     def _retry(
         self,
@@ -600,13 +596,13 @@ class PostgresDatabase(GroupingDatabase):
     def _translate_failure(
         self, error: psycopg.Error, workflow_id: str, operation: str, *, is_write: bool
     ) -> FlowckptError:
-        if error.sqlstate in LACKING and (lost := self._missing_parts()):
-            return missing_parts_error(lost, self.address.shown)
+        if error.sqlstate in LACKING and (parts := self._find_missing_parts()):
+            return missing_parts_error(parts, self.address.shown)
         if self._hurry.is_on and error.sqlstate == LOCKED:
-            return self._hurry.error(f"the PostgreSQL store {self.address.shown}", workflow_id, operation)
+            return self._hurry.busy_error(workflow_id, operation)
         return translate_error(error, self.address, workflow_id, operation, is_write=is_write)
 
-    def _missing_parts(self) -> list[str]:
+    def _find_missing_parts(self) -> list[str]:
         """Return the missing parts of the schema, in words; empty if they cannot be determined now."""
         with contextlib.suppress(psycopg.Error, FlowckptError):
             connection = self._pool.take()

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 
 import psycopg
 
-from flowckpt.stores.postgres.connection import PostgresAddress, parse_address
+from flowckpt.stores.postgres.connection import PostgresAddress, format_first_line, parse_address
 from flowckpt.stores.postgres.database import PostgresDatabase
 from flowckpt.stores.sql.runs import SqlRuns
 from flowckpt.stores.sql.signals import run_digest
@@ -58,7 +58,7 @@ async def _listen(address: PostgresAddress, digest: str | None, arrival: asyncio
                     if digest is None or note.payload == digest:
                         arrival.set()
         except psycopg.Error as error:
-            reason = address.scrub(str(error).strip().partition("\n")[0])
+            reason = format_first_line(error, address)
             _log.info("%s: no announcements of new messages, polling instead: %s", address.shown, reason)
         await asyncio.sleep(_AGAIN_SECONDS)
 

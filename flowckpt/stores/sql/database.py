@@ -13,7 +13,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
@@ -120,6 +120,24 @@ def unwrap_outcome(outcome: Outcome) -> Any:
     return outcome
 
 
+class Closable(Protocol):
+    """A connection of any driver."""
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
+
+@contextlib.contextmanager
+def closed_on_error(connection: Closable) -> Iterator[None]:
+    """Close a new connection if the block, which prepares it, fails."""
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
+
+
 class Database(ABC):
     """The database of the tables."""
 
@@ -129,7 +147,7 @@ class Database(ABC):
         """The SQL dialect."""
 
     @abstractmethod
-    def read(self, workflow_id: str, operation: str, work: Callable[[Any], T]) -> T:
+    def read(self, workflow_id: str, operation: str, work: Callable[[Session], T]) -> T:
         """Read in one transaction, from one snapshot.
 
         Args:
@@ -143,7 +161,7 @@ class Database(ABC):
         """
 
     @abstractmethod
-    def write(self, workflow_id: str, operation: str, work: Callable[[Any], T]) -> T:
+    def write(self, workflow_id: str, operation: str, work: Callable[[Session], T]) -> T:
         """Write in one transaction, and commit it durably; see `read`."""
 
     @abstractmethod
@@ -398,24 +416,27 @@ HURRIED_SECONDS = 1.0
 class ShortWaits:
     """Whether a wait for a database was interrupted, and no operation has succeeded since.
 
+    Args:
+        store: the store, for people.
+
     Attributes:
         is_on: whether this is the case.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, store: str) -> None:
+        self._store = store
         self.is_on = False
 
-    def error(self, store: str, workflow_id: str, operation: str) -> CheckpointStorageError:
+    def busy_error(self, workflow_id: str, operation: str) -> CheckpointStorageError:
         """Return the error for a database that is still busy.
 
         Args:
-            store: the store, for people.
             workflow_id: the run; may be empty.
             operation: the verb for the error.
         """
         run = f" run {workflow_id!r}" if workflow_id else ""
         return CheckpointStorageError(
-            f"{store} could not {operation}{run}: another process keeps it locked, and the wait for it was interrupted",
+            f"{self._store} could not {operation}{run}: another process keeps it locked, and the wait for it was interrupted",
             workflow_id=workflow_id,
             operation=operation,
             remedy="Find the program that has it locked, and try again after it has ended. Nothing was changed here.",

@@ -16,6 +16,7 @@ from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.codec.checkpoints import decode_head
 from flowckpt.core.codec.results import encode_time, result_from
 from flowckpt.core.records import CheckpointData, History, Status
+from flowckpt.core.records.checkpoint import verified_after
 from flowckpt.core.records.listing import EVERY, RunInfo, Selection
 from flowckpt.errors import CheckpointCorruptedError, DecodingError
 from flowckpt.stores.base import Finding, RunSurvey
@@ -26,6 +27,7 @@ from flowckpt.stores.sql.rows import (
     checkpoint_digest,
     decode_id,
     encode_id,
+    find_run_key,
     format_time,
     head_digest,
     parse_holder,
@@ -37,7 +39,8 @@ from flowckpt.stores.sql.rows import (
 
 
 _UNBOUNDED = 2**63 - 1
-PLACE = "sequence, attempt, steps"
+NEWEST = Selection(limit=1)
+"""Only the newest checkpoint."""
 
 
 @attrs.frozen
@@ -99,8 +102,8 @@ def read_lineage(session: Session, run: int, attempt: int | None, workflow_id: s
 
 def find_last_record(
     session: Session, run: int, links: list[AttemptLink], *, steps: int
-) -> tuple[int, int, int] | None:
-    """Return sequence, attempt and results of the last checkpoint with at most `steps` results.
+) -> tuple[int | None, int, int]:
+    """Return attempt, sequence and results of the last checkpoint with at most `steps` results; None and zeros without one.
 
     Deleted ones count, because results may have been saved with them.
 
@@ -111,16 +114,15 @@ def find_last_record(
         steps: the maximum number of results.
     """
     for link in reversed(links):
-        found = session.execute(
-            f"SELECT {PLACE} FROM checkpoints "  # noqa: S608
+        rows = session.execute(
+            "SELECT sequence, steps FROM checkpoints "
             "WHERE run = ? AND attempt = ? AND sequence > ? AND sequence <= ? AND steps <= ? "
             "ORDER BY sequence DESC LIMIT 1",
             (run, link.attempt, link.after_sequence, link.upto_sequence, steps),
         )
-        if found:
-            sequence, attempt, count = found[0]
-            return sequence, attempt, count
-    return None
+        for sequence, count in rows:
+            return link.attempt, sequence, count
+    return None, 0, 0
 
 
 def read_checkpoint_rows(
@@ -131,7 +133,6 @@ def read_checkpoint_rows(
     *,
     checkpoint_id: str | None = None,
     selection: Selection = EVERY,
-    is_newest_only: bool = False,
 ) -> list[Row]:
     """Return columns of the existing checkpoints of a run, newest first.
 
@@ -142,14 +143,13 @@ def read_checkpoint_rows(
         columns: the columns.
         checkpoint_id: only those with this id, in the form of the column.
         selection: only the selected ones.
-        is_newest_only: only the newest one.
     """
-    found: list[Row] = []
-    limit = 1 if is_newest_only else selection.limit
+    rows: list[Row] = []
+    limit = selection.limit
     for link in reversed(links):
         if selection.attempt not in (None, link.attempt):
             continue
-        if limit is not None and len(found) >= limit:
+        if limit is not None and len(rows) >= limit:
             break
         statement = (
             f"SELECT {columns} FROM checkpoints "  # noqa: S608 - constant columns
@@ -168,9 +168,9 @@ def read_checkpoint_rows(
         statement += " ORDER BY sequence DESC"
         if limit is not None:
             statement += " LIMIT ?"
-            parameters.append(limit - len(found))
-        found += session.execute(statement, parameters)
-    return found
+            parameters.append(limit - len(rows))
+        rows += session.execute(statement, parameters)
+    return rows
 
 
 CHECKPOINT = "sequence, attempt, checkpoint_id, reason, status, steps, saved_at, chain, digest, CAST(document AS TEXT) AS document"
@@ -230,48 +230,55 @@ class RunImage:
             return
         first = len(self.history.results) + 1
         last = rows[-1][0]
+        place = f"step_results of attempt {attempt}"
         if rows[0][0] != first or last - first + 1 != len(rows):
-            raise self.corrupt_error(
-                f"step_results of attempt {attempt}", f"a result between {first} and {last} is missing"
-            )
+            raise self.corrupt_error(place, f"a result between {first} and {last} is missing")
         texts = [row[1] for row in rows]
         try:
             # Parsed together, so that the keys are shared.
             documents: list[dict[str, Any]] = json.loads(f"[{','.join(texts)}]")
             if len(documents) != len(texts):
                 raise DecodingError("a document contains several documents")
-            made = [result_from(document, fetch) for document in documents]
+            decoded = [result_from(document, fetch) for document in documents]
         except (DecodingError, ValueError, TypeError, RecursionError) as error:
-            raise self.corrupt_error(
-                f"step_results of attempt {attempt}", f"results {first} to {last}: {error}"
-            ) from error
-        large = {place: blobs for place, (_, blobs) in enumerate(made) if blobs}
-        self.history.extend([result for result, _ in made], large, lambda: [text.encode() for text in texts])
+            raise self.corrupt_error(place, f"results {first} to {last}: {error}") from error
+        large = {index: blobs for index, (_, blobs) in enumerate(decoded) if blobs}
+        self.history.extend([result for result, _ in decoded], large, lambda: [text.encode() for text in texts])
 
     def count_newest_results(self, session: Session) -> int:
         """Return the number of results of the newest checkpoint; 0 if there is none."""
-        found = read_checkpoint_rows(session, self.run, self.links, "steps", is_newest_only=True)
-        return int(found[0][0]) if found else 0
+        rows = read_checkpoint_rows(session, self.run, self.links, "steps", selection=NEWEST)
+        return int(rows[0][0]) if rows else 0
 
     def load_newest(
         self, session: Session, fetch: Fetch, checkpoint_id: str | None = None, selection: Selection = EVERY
     ) -> CheckpointData | None:
         """Return the newest selected checkpoint, or the newest with an id; the results must have been read."""
-        found = read_checkpoint_rows(
-            session,
-            self.run,
-            self.links,
-            CHECKPOINT,
-            checkpoint_id=checkpoint_id,
-            selection=selection,
-            is_newest_only=True,
-        )
-        return self.load_checkpoint(session, found[0], fetch) if found else None
+        checkpoints = self.load_all(session, fetch, attrs.evolve(selection, limit=1), checkpoint_id)
+        return checkpoints[0] if checkpoints else None
 
-    def load_all(self, session: Session, fetch: Fetch, selection: Selection = EVERY) -> list[CheckpointData]:
-        """Return the selected checkpoints, newest first."""
-        found = read_checkpoint_rows(session, self.run, self.links, CHECKPOINT, selection=selection)
-        return [self.load_checkpoint(session, row, fetch) for row in found]
+    def load_all(
+        self, session: Session, fetch: Fetch, selection: Selection = EVERY, checkpoint_id: str | None = None
+    ) -> list[CheckpointData]:
+        """Return the selected checkpoints, or those with an id, newest first; the results must have been read."""
+        rows = read_checkpoint_rows(
+            session, self.run, self.links, CHECKPOINT, checkpoint_id=checkpoint_id, selection=selection
+        )
+        return [self.load_checkpoint(session, row, fetch) for row in rows]
+
+    def compute_verdicts(self, session: Session, attempt: int) -> list[tuple[int, bool | None, bool | None]]:
+        """Return sequence, stored and true verdict on the evidence for the checkpoints of an attempt, oldest first."""
+        verdicts = []
+        verdict: bool | None = None
+        before = 0
+        rows = read_checkpoint_rows(
+            session, self.run, self.links, "sequence, steps, verified", selection=Selection(attempt=attempt)
+        )
+        for sequence, steps, stored in reversed(rows):
+            verdict = verified_after(verdict, self.history.results[before:steps])
+            before = steps
+            verdicts.append((sequence, None if stored is None else bool(stored), verdict))
+        return verdicts
 
     def misplaced_error(self, sequence: int) -> CheckpointCorruptedError:
         """Return the error for a checkpoint of the last attempt that is outside of its range."""
@@ -285,10 +292,7 @@ class RunImage:
         """Return the head of a checkpoint's attempt, after its row of `CHECKPOINT` was compared with its digest."""
         sequence, attempt, checkpoint_id, reason, status, steps, saved_at, chain, digest, document = row
         place = f"checkpoint {sequence}"
-        heads = session.execute(
-            "SELECT CAST(head AS TEXT) FROM attempts WHERE run = ? AND attempt = ?", (self.run, attempt)
-        )
-        head: str | None = heads[0][0] if heads else None
+        head: str | None = _read_head(session, self.run, attempt)
         if head is None or document is None:
             raise self.corrupt_error(place, "the head of its attempt is missing")
         try:
@@ -331,16 +335,22 @@ class RunImage:
         return CheckpointCorruptedError(self.workflow_id, location=place, detail=detail, remedy=_REMEDY)
 
 
-def open_image(session: Session, workflow_id: str, key: str, *, attempt: int | None = None) -> RunImage | None:
+def _read_head(session: Session, run: int, attempt: int) -> Any:
+    """Return the text of the head of an attempt, which its checkpoints share; None if it is missing."""
+    rows = session.execute("SELECT CAST(head AS TEXT) FROM attempts WHERE run = ? AND attempt = ?", (run, attempt))
+    return rows[0][0] if rows else None
+
+
+def open_image(session: Session, workflow_id: str, *, attempt: int | None = None) -> RunImage | None:
     """Return a run without its results; None if there is none.
 
     Args:
         session: the transaction.
         workflow_id: the run.
-        key: its id in the form of the column.
         attempt: as this attempt left it; None for the current state.
     """
-    rows = session.execute("SELECT run, head_attempt, last_sequence FROM runs WHERE workflow_id = ?", (key,))
+    statement = "SELECT run, head_attempt, last_sequence FROM runs WHERE workflow_id = ?"
+    rows = session.execute(statement, (encode_id(workflow_id),))
     if not rows:
         return None
     run, head, last_sequence = rows[0]
@@ -352,35 +362,30 @@ def open_image(session: Session, workflow_id: str, key: str, *, attempt: int | N
     return RunImage(workflow_id, run, read_lineage(session, run, head, workflow_id), last_sequence)
 
 
-def read_blob(session: Session, workflow_id: str, key: str, digest: str, size: int) -> bytes | None:
+def read_blob(session: Session, workflow_id: str, digest: str, size: int) -> bytes | None:
     """Return the content of a large value, verified; None if the run is gone.
 
     Args:
         session: the transaction.
-        workflow_id: the run, for the error.
-        key: its id in the form of the column.
+        workflow_id: the run.
         digest: SHA-256 of the content, in hex.
         size: its length, according to the record.
 
     Raises:
         CheckpointCorruptedError: it is missing, or its content does not match the record.
     """
-    runs = session.execute("SELECT run FROM runs WHERE workflow_id = ?", (key,))
-    if not runs:
+    run = find_run_key(session, workflow_id)
+    if run is None:
         return None
-    found = session.execute(
+    rows = session.execute(
         "SELECT c.content FROM blobs b JOIN blob_contents c ON c.name = b.name WHERE b.run = ? AND b.digest = ?",
-        (runs[0][0], digest),
+        (run, digest),
     )
-    place = f"blob {digest[:12]}"
-    if not found:
-        raise CheckpointCorruptedError(workflow_id, location=place, detail="a large value is missing", remedy=_REMEDY)
-    content = bytes(found[0][0])
-    if len(content) != size or sha256(content).hexdigest() != digest:
-        raise CheckpointCorruptedError(
-            workflow_id, location=place, detail="a large value does not match its digest", remedy=_REMEDY
-        )
-    return content
+    content = bytes(rows[0][0]) if rows else b""
+    if rows and len(content) == size and sha256(content).hexdigest() == digest:
+        return content
+    detail = "a large value does not match its digest" if rows else "a large value is missing"
+    raise CheckpointCorruptedError(workflow_id, location=f"blob {digest[:12]}", detail=detail, remedy=_REMEDY)
 
 
 # The row of a run describes its newest checkpoint, so that a list needs no other table.
@@ -402,16 +407,10 @@ LEFT JOIN attempts a ON a.writer = r.writer
 _PAGE = "ORDER BY r.started_at DESC, r.workflow_id DESC LIMIT ?"
 
 
-def read_run_infos(session: Session, key: str) -> list[RunInfo]:
-    """Return a run as listed, or an empty list.
-
-    Args:
-        session: the transaction.
-        key: its id in the form of the column.
-    """
-    found = session.execute(f"{_LIST}WHERE r.workflow_id = ?", (key,))
-    now = session.now()
-    return [parse_run_row(row, now) for row in found]
+def read_run_info(session: Session, workflow_id: str) -> RunInfo | None:
+    """Return a run as listed; None if it is not."""
+    rows = session.execute(f"{_LIST}WHERE r.workflow_id = ?", (encode_id(workflow_id),))
+    return parse_run_row(rows[0], session.now()) if rows else None
 
 
 def survey_all(session: Session) -> RunSurvey:
@@ -442,13 +441,13 @@ def parse_run_rows(rows: Sequence[Row], now: datetime) -> tuple[list[RunInfo], l
         rows: rows of `LISTED`.
         now: the time by the database's clock.
     """
-    infos, left_out = [], []
+    infos, findings = [], []
     for row in rows:
         try:
             infos.append(parse_run_row(row, now))
         except CheckpointCorruptedError as error:
-            left_out.append(Finding(error.workflow_id, "corrupt", error.message))
-    return infos, left_out
+            findings.append(Finding(error.workflow_id, "corrupt", error.message))
+    return infos, findings
 
 
 def parse_run_row(row: Row, now: datetime) -> RunInfo:
@@ -487,28 +486,27 @@ def read_page(session: Session, before: RunInfo | None, limit: int) -> tuple[lis
         limit: the maximum number of rows to read; damaged ones are left out.
     """
     if before is None:
-        found = session.execute(f"{_LIST}WHERE r.started_at IS NOT NULL {_PAGE}", (limit,))
+        rows = session.execute(f"{_LIST}WHERE r.started_at IS NOT NULL {_PAGE}", (limit,))
     else:
         moment, key = format_time(before.started_at), encode_id(before.workflow_id)
         # The first condition is for the index; one on the pair of columns would need the run's key, which may no longer
         # exist.
         place = "WHERE r.started_at <= ? AND (r.started_at < ? OR r.workflow_id < ?) "
-        found = session.execute(f"{_LIST}{place}{_PAGE}", (moment, moment, key, limit))
-    return parse_run_rows(found, session.now())[0], len(found) == limit
+        rows = session.execute(f"{_LIST}{place}{_PAGE}", (moment, moment, key, limit))
+    return parse_run_rows(rows, session.now())[0], len(rows) == limit
 
 
 def refresh_run_row(session: Session, run: int, workflow_id: str) -> None:
     """Update the row of a run from its newest checkpoint, after others were deleted."""
-    head_attempt = session.execute("SELECT head_attempt FROM runs WHERE run = ?", (run,))[0][0]
+    ((head_attempt,),) = session.execute("SELECT head_attempt FROM runs WHERE run = ?", (run,))
     links = read_lineage(session, run, head_attempt, workflow_id)
     columns = "sequence, attempt, steps, status, saved_at, CAST(document AS TEXT)"
-    found = read_checkpoint_rows(session, run, links, columns, is_newest_only=True)
-    if not found:
+    rows = read_checkpoint_rows(session, run, links, columns, selection=NEWEST)
+    if not rows:
         session.change("UPDATE runs SET latest_sequence = NULL, status = NULL, steps = 0 WHERE run = ?", (run,))
         return
-    sequence, attempt, steps, status, saved_at, document = found[0]
-    heads = session.execute("SELECT CAST(head AS TEXT) FROM attempts WHERE run = ? AND attempt = ?", (run, attempt))
-    fields = {**json.loads(heads[0][0]), **json.loads(document)}
+    sequence, attempt, steps, status, saved_at, document = rows[0]
+    fields = {**json.loads(_read_head(session, run, attempt)), **json.loads(document)}
     session.change(
         "UPDATE runs SET latest_sequence = ?, status = ?, steps = ?, updated_at = ?, workflow_name = ?, metadata = ? "
         "WHERE run = ?",

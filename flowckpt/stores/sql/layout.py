@@ -318,7 +318,7 @@ MIGRATIONS: Sequence[Sequence[Step]] = (
 NEWEST_APPLIED = f"SELECT max(version) FROM {VERSION_TABLE}"  # noqa: S608 - a constant
 """The query of a database's version, as a statement or subquery."""
 
-_MADE = re.compile(r"CREATE TABLE (?!IF NOT EXISTS)(\w+)")
+_CREATED = re.compile(r"CREATE TABLE (?!IF NOT EXISTS)(\w+)")
 """The tables that a statement creates, except those that may already exist."""
 
 OWN_TABLES = frozenset({"attempts", "checkpoints", "runs", "step_results"})
@@ -348,11 +348,11 @@ def migrate(session: Session, dialect: Dialect, where: str) -> None:
         CheckpointCorruptedError: it has tables of a newer version than its own.
     """
     session.execute(dialect.render(_TABLE))
-    found = read_version(session)
-    check_version(found)
-    _check_tables(session, dialect, found, where)
+    version = read_version(session)
+    check_version(version)
+    _check_tables(session, dialect, version, where)
     began = session.now()
-    for number, steps in enumerate(MIGRATIONS[found:], found + 1):
+    for number, steps in enumerate(MIGRATIONS[version:], version + 1):
         for step in steps:
             if isinstance(step, str):
                 session.execute(dialect.render(step))
@@ -362,20 +362,20 @@ def migrate(session: Session, dialect: Dialect, where: str) -> None:
             f"INSERT INTO {VERSION_TABLE} (version, applied_at, program) VALUES (?, ?, ?)",  # noqa: S608 - a constant
             (number, format_time(session.now()), __version__),
         )
-    if 0 < found < len(MIGRATIONS):
+    if 0 < version < len(MIGRATIONS):
         extend_leases(session, began)
 
 
-def _check_tables(session: Session, dialect: Dialect, found: int, where: str) -> None:
+def _check_tables(session: Session, dialect: Dialect, version: int, where: str) -> None:
     """Refuse a database with tables of a newer version than its table of versions shows."""
     names = {name for (name,) in session.execute(dialect.render("SELECT name FROM {tables}"))}
-    for number, steps in enumerate(MIGRATIONS, 1):
-        made = {name for step in steps if isinstance(step, str) for name in _MADE.findall(step)}
-        if number > found and (there := sorted(made & names)):
+    for number, steps in enumerate(MIGRATIONS[version:], version + 1):
+        created = {name for step in steps if isinstance(step, str) for name in _CREATED.findall(step)}
+        for name in sorted(created & names):
             raise CheckpointCorruptedError(
                 "",
                 location=where,
-                detail=f"table {VERSION_TABLE} says version {found}, but version {number} made table {there[0]}, which "
+                detail=f"table {VERSION_TABLE} says version {version}, but version {number} made table {name}, which "
                 f"exists: rows of {VERSION_TABLE} were removed or changed",
                 remedy=f"Nothing was changed. Restore the database from a backup, or insert the missing rows of {VERSION_TABLE}.",
             )
@@ -395,31 +395,31 @@ def find_missing_parts(session: Session, dialect: Dialect) -> list[str]:
         session: the open transaction.
         dialect: the dialect of the database.
     """
-    there: dict[str, set[str]] = {}
+    present: dict[str, set[str]] = {}
     for name, column in session.execute(dialect.render("SELECT name, of_it FROM {columns}")):
-        there.setdefault(name, set()).add(column)
+        present.setdefault(name, set()).add(column)
     statements = [step for steps in MIGRATIONS for step in (*steps, _TABLE) if isinstance(step, str)]
     tables = {table: _COLUMN.findall(body) for each in statements for table, body in _COLUMNS.findall(each)}
-    if not there.keys() & tables.keys():
+    if not present.keys() & tables.keys():
         return []
-    lost = [f"table {table}" for table in sorted(tables.keys() - there.keys())]
-    for table in sorted(tables.keys() & there.keys()):
-        lost += [f"column {name} of table {table}" for name in tables[table] if name not in there[table]]
+    missing = [f"table {table}" for table in sorted(tables.keys() - present.keys())]
+    for table in sorted(tables.keys() & present.keys()):
+        missing += [f"column {name} of table {table}" for name in tables[table] if name not in present[table]]
     views = {view for each in statements for view in _VIEW.findall(each)}
-    return lost + [f"view {view}" for view in sorted(views - there.keys())]
+    return missing + [f"view {view}" for view in sorted(views - present.keys())]
 
 
-def missing_parts_error(lost: Sequence[str], where: str = "") -> CheckpointCorruptedError:
+def missing_parts_error(parts: Sequence[str], where: str = "") -> CheckpointCorruptedError:
     """Return the error for a database that lacks tables, columns or views.
 
     Args:
-        lost: the missing parts, in words.
+        parts: the missing parts, in words.
         where: the database, for people.
     """
     return CheckpointCorruptedError(
         "",
         location=where,
-        detail=f"the database lacks {', '.join(lost)}, removed or renamed by another program",
+        detail=f"the database lacks {', '.join(parts)}, removed or renamed by another program",
         remedy="Nothing was changed. Undo that change, or restore the database from a backup.",
     )
 
@@ -429,36 +429,25 @@ def read_version(session: Session) -> int:
     return int(session.execute(NEWEST_APPLIED)[0][0] or 0)
 
 
-def check_version(found: int) -> None:
+def check_version(version: int, *, is_open: bool = False) -> None:
     """Refuse a database of a newer version than this program supports.
 
     Args:
-        found: the version of the database.
+        version: the version of the database.
+        is_open: whether this program has opened it before, so that a newer program has migrated it since.
 
     Raises:
         UnsupportedSchemaError: it is newer.
     """
-    if found > len(MIGRATIONS):
-        raise UnsupportedSchemaError(found=found, supported=len(MIGRATIONS), what="database")
+    if version > len(MIGRATIONS):
+        advice = _MIGRATED_MEANWHILE if is_open else {}
+        raise UnsupportedSchemaError(found=version, supported=len(MIGRATIONS), what="database", **advice)
 
 
-def check_version_since_opened(found: int | None) -> None:
-    """Refuse a database that a newer program has migrated since this one opened it.
-
-    Args:
-        found: the current version of the database.
-
-    Raises:
-        UnsupportedSchemaError: it is newer than this program supports.
-    """
-    if found is not None and found > len(MIGRATIONS):
-        raise UnsupportedSchemaError(
-            found=found,
-            supported=len(MIGRATIONS),
-            what="database",
-            detail="a newer flowckpt has migrated it while this program had it open",
-            remedy="Upgrade flowckpt in this program's environment, and start the program again. Nothing was changed.",
-        )
+_MIGRATED_MEANWHILE = {
+    "detail": "a newer flowckpt has migrated it while this program had it open",
+    "remedy": "Upgrade flowckpt in this program's environment, and start the program again. Nothing was changed.",
+}
 
 
 # Waiting for another process that migrates a database, which may take minutes.

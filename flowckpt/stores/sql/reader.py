@@ -10,11 +10,8 @@ from datetime import date, datetime
 from functools import partial
 from typing import Any, TypeVar
 
-import attrs
-
 from flowckpt.core.codec.blob import Blob, Fetch
 from flowckpt.core.records import CheckpointData, Status
-from flowckpt.core.records.checkpoint import verified_after
 from flowckpt.core.records.listing import EVERY, CheckpointRef, Owner, RunFilter, RunInfo, Selection
 from flowckpt.core.records.result import COMPOSITES
 from flowckpt.core.records.statistics import (
@@ -43,7 +40,7 @@ from flowckpt.stores.sql.image import (
     parse_run_rows,
     read_blob,
     read_checkpoint_rows,
-    read_run_infos,
+    read_run_info,
     survey_all,
 )
 from flowckpt.stores.sql.layout import Dialect, find_missing_parts, missing_parts_error
@@ -76,7 +73,7 @@ def check_all(database: Database, fetch_for: Callable[[str], Fetch]) -> list[Fin
     try:
         if lost := find_lost_parts(database):
             return [*findings, *lost]
-        found = database.read("", "check", lambda session: session.execute("SELECT workflow_id FROM runs ORDER BY run"))
+        keys = database.read("", "check", lambda session: session.execute("SELECT workflow_id FROM runs ORDER BY run"))
     except CheckpointStorageError:
         if not findings:
             raise
@@ -84,7 +81,7 @@ def check_all(database: Database, fetch_for: Callable[[str], Fetch]) -> list[Fin
     except FlowckptError as error:
         known = {finding.detail for finding in findings}  # the database may have reported the same
         return findings if error.message in known else [*findings, Finding("", "corrupt", error.message)]
-    for (key,) in found:
+    for (key,) in keys:
         workflow_id = decode_id(key)
         finding = check_run(database, workflow_id, fetch_for(workflow_id))
         if finding is not None:
@@ -110,13 +107,8 @@ def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | N
         workflow_id: the run.
         fetch: reads its large values.
     """
-    key = encode_id(workflow_id)
-
-    def check(session: Session) -> Finding | None:
-        return verify_run(session, workflow_id, key, fetch)
-
     try:
-        return database.read(workflow_id, "check", check)
+        return database.read(workflow_id, "check", lambda session: verify_run(session, workflow_id, fetch))
     except CheckpointNotFoundError:  # cleared meanwhile
         return None
     except CheckpointStorageError:  # an unavailable database does not mean that the run is damaged
@@ -138,49 +130,48 @@ def find_orphan_rows(session: Session, run: int) -> list[tuple[str, int]]:
     ]
 
 
-def verify_run(session: Session, workflow_id: str, key: str, fetch: Fetch) -> Finding | None:
+def verify_run(session: Session, workflow_id: str, fetch: Fetch) -> Finding | None:
     """Verify a run within a transaction; None if there is none.
 
     Args:
         session: the transaction.
         workflow_id: the run.
-        key: its id as the column holds it.
         fetch: reads its large values.
 
     Raises:
         CheckpointCorruptedError: the run is damaged.
     """
-    now = open_image(session, workflow_id, key)
-    if now is None:
+    current = open_image(session, workflow_id)
+    if current is None:
         return None
-    begun = session.execute("SELECT attempt FROM attempts WHERE run = ? AND begun_at IS NOT NULL", (now.run,))
-    kept, results = 0, 0
-    for (attempt,) in begun:
-        image = open_image(session, workflow_id, key, attempt=attempt)
+    attempts = session.execute("SELECT attempt FROM attempts WHERE run = ? AND begun_at IS NOT NULL", (current.run,))
+    checkpoint_count, result_count = 0, 0
+    for (attempt,) in attempts:
+        image = open_image(session, workflow_id, attempt=attempt)
         assert image is not None, "a transaction reads one snapshot"
         _check_attempt(session, image, attempt, fetch)
-        if now.links and attempt == now.links[-1].attempt:
-            found = image.load_all(session, fetch)
-            kept, results = len(found), len(image.history.results)
-            _check_row(image, read_run_infos(session, key), found)
-    for table, attempt in find_orphan_rows(session, now.run):
-        raise now.corrupt_error(
+        if current.links and attempt == current.links[-1].attempt:
+            checkpoints = image.load_all(session, fetch)
+            checkpoint_count, result_count = len(checkpoints), len(image.history.results)
+            _check_row(image, read_run_info(session, workflow_id), checkpoints)
+    for table, attempt in find_orphan_rows(session, current.run):
+        raise current.corrupt_error(
             f"attempt {attempt}", f"{table} belong to it, but the run has not started such an attempt"
         )
-    for digest, size in session.execute("SELECT digest, size FROM blobs WHERE run = ?", (now.run,)):
-        read_blob(session, workflow_id, key, digest, size)
+    for digest, size in session.execute("SELECT digest, size FROM blobs WHERE run = ?", (current.run,)):
+        read_blob(session, workflow_id, digest, size)
     signals.parse(workflow_id, session.execute(signals.SELECT_SIGNALS, (encode_id(workflow_id),)))
-    if not begun:
+    if not attempts:
         return None
-    return Finding(workflow_id, "ok", f"{counted(kept, 'checkpoint')}, {counted(results, 'result')}")
+    return Finding(workflow_id, "ok", f"{counted(checkpoint_count, 'checkpoint')}, {counted(result_count, 'result')}")
 
 
-def _check_row(image: RunImage, listed: list[RunInfo], newest_first: list[CheckpointData]) -> None:
+def _check_row(image: RunImage, info: RunInfo | None, newest_first: list[CheckpointData]) -> None:
     """Compare the row of the run, used by lists, with its checkpoints."""
     if not newest_first:
         return
     oldest = CheckpointRef.of(image.workflow_id, newest_first[-1])
-    field = listed[0].contradicted_by(newest_first[0], oldest) if listed else "latest_sequence"
+    field = info.contradicted_by(newest_first[0], oldest) if info is not None else "latest_sequence"
     if field:
         raise image.corrupt_error("runs", f"its column {field} does not match its checkpoints")
 
@@ -193,56 +184,43 @@ def _check_attempt(session: Session, image: RunImage, attempt: int, fetch: Fetch
     if sequence is not None:
         raise image.misplaced_error(sequence)
     _check_columns(session, image, attempt)
-    _check_verified(session, image, attempt)
+    for sequence, stored, verdict in image.compute_verdicts(session, attempt):
+        if stored is not verdict:
+            raise image.corrupt_error(f"checkpoint {sequence}", "its column verified does not match its results")
     for blobs in image.history.blobs.values():
         for blob in blobs.values():
             blob.content()
     for data in image.load_all(session, fetch, Selection(attempt=attempt)):
-        for held in data.held_values:
-            if isinstance(held, Blob):
-                held.content()
-
-
-def _check_verified(session: Session, image: RunImage, attempt: int) -> None:
-    """Compare the verdict on the evidence in checkpoints, used by lists, with the results."""
-    answer: bool | None = None
-    before = 0
-    columns = "sequence, steps, verified"
-    own = read_checkpoint_rows(session, image.run, image.links, columns, selection=Selection(attempt=attempt))
-    for sequence, steps, verdict in reversed(own):
-        answer = verified_after(answer, image.history.results[before:steps])
-        before = steps
-        if (None if verdict is None else bool(verdict)) is not answer:
-            raise image.corrupt_error(f"checkpoint {sequence}", "its column verified does not match its results")
+        for value in data.held_values:
+            if isinstance(value, Blob):
+                value.content()
 
 
 def _check_columns(session: Session, image: RunImage, attempt: int) -> None:
     """Compare the columns of an attempt's own results, used by queries, with the documents."""
     columns = ", ".join(name for name in rows.RESULT_COLUMNS if name != "document")
-    found = session.execute(
+    stored_rows = session.execute(
         f"SELECT {columns}, CAST(document AS TEXT) FROM step_results WHERE run = ? AND attempt = ? ORDER BY position",  # noqa: S608
         (image.run, attempt),
     )
-    place = list(rows.RESULT_COLUMNS).index("started_at")
-    for row in found:
-        held = [*row]
-        position, text = held[2], held[-1]
+    for stored_row in stored_rows:
+        row = dict(zip(rows.RESULT_COLUMNS, stored_row, strict=True))
+        position, started_at = row["position"], row["started_at"]
+        place = f"result {position} of attempt {attempt}"
         if position > len(image.history.results):
-            raise image.corrupt_error(f"result {position} of attempt {attempt}", "it is after the end of its attempt")
-        held[6] = bool(held[6])
+            raise image.corrupt_error(place, "it is after the end of its attempt")
+        row["success"] = bool(row["success"])
         try:
-            held[place] = None if held[place] is None else format_time(parse_time(held[place]))
+            row["started_at"] = None if started_at is None else format_time(parse_time(started_at))
         except ValueError as error:
-            raise image.corrupt_error(
-                f"result {position} of attempt {attempt}", f"its column started_at: {error}"
-            ) from error
-        result, place_of_row = image.history.results[position - 1], f"result {position} of attempt {attempt}"
+            raise image.corrupt_error(place, f"its column started_at: {error}") from error
+        result, document = image.history.results[position - 1], row["document"]
         try:
-            is_alike = tuple(held) == rows.result_row(result, text.encode(), image.run, attempt, position)
+            is_alike = (*row.values(),) == rows.result_row(result, document.encode(), image.run, attempt, position)
         except (ValueError, TypeError, AttributeError) as error:
-            raise image.corrupt_error(place_of_row, f"its document: {error}") from error
+            raise image.corrupt_error(place, f"its document: {error}") from error
         if not is_alike:
-            raise image.corrupt_error(place_of_row, "its columns do not match its document")
+            raise image.corrupt_error(place, "its columns do not match its document")
 
 
 T = TypeVar("T")
@@ -268,11 +246,9 @@ class SqlReader(RunsBase[SqlRunWriter]):
         return str(self.database)
 
     def _make_fetch(self, workflow_id: str) -> Fetch:
-        key = encode_id(workflow_id)
-
         def fetch(digest: str, size: int) -> bytes:
             content = self.database.read(
-                workflow_id, "read", lambda session: read_blob(session, workflow_id, key, digest, size)
+                workflow_id, "read", lambda session: read_blob(session, workflow_id, digest, size)
             )
             if content is None:
                 raise CheckpointNotFoundError(workflow_id, detail="it was cleared")
@@ -282,17 +258,16 @@ class SqlReader(RunsBase[SqlRunWriter]):
 
     def _query(self, workflow_id: str, statement: str, *values: Any) -> list[Row]:
         """Return the rows of a statement whose first parameter is the id of the run."""
-        given = (encode_id(workflow_id), *values)
-        return self.database.read(workflow_id, "read", lambda session: session.execute(statement, given))
+        parameters = (encode_id(workflow_id), *values)
+        return self.database.read(workflow_id, "read", lambda session: session.execute(statement, parameters))
 
     def _read_image(
         self, workflow_id: str, work: Callable[[Session, RunImage], T], *, attempt: int | None = None
     ) -> T | None:
         """Read from a run in its current state, or as an attempt left it; None if there is no such run or attempt."""
-        key = encode_id(workflow_id)
 
         def read(session: Session) -> T | None:
-            image = open_image(session, workflow_id, key, attempt=attempt)
+            image = open_image(session, workflow_id, attempt=attempt)
             return None if image is None else work(session, image)
 
         return self.database.read(workflow_id, "read", read)
@@ -322,14 +297,14 @@ class SqlReader(RunsBase[SqlRunWriter]):
 
     def load_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
         """Return the last checkpoint of an attempt as it left it."""
-        found = self._load_newest(workflow_id, left_by=attempt)
-        return found if found is not None and found.attempt == attempt else None
+        data = self._load_newest(workflow_id, left_by=attempt)
+        return data if data is not None and data.attempt == attempt else None
 
     def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
         """Return the newest checkpoint of an id."""
-        found = self._load_newest(workflow_id, encode_id(checkpoint_id))
-        if found is not None:
-            return found
+        data = self._load_newest(workflow_id, encode_id(checkpoint_id))
+        if data is not None:
+            return data
         if not self.references(workflow_id):
             raise CheckpointNotFoundError(workflow_id)
         raise CheckpointNotFoundError(workflow_id, checkpoint_id)
@@ -338,14 +313,14 @@ class SqlReader(RunsBase[SqlRunWriter]):
         self, workflow_id: str, selection: Selection = EVERY, *, left_by: int | None = None
     ) -> list[CheckpointRef]:
         """Return the selected checkpoints of a run, or of a run as an attempt left it, newest first."""
-        found = self._read_image(
+        checkpoints = self._read_image(
             workflow_id,
             lambda session, image: read_checkpoint_rows(
                 session, image.run, image.links, REFERENCE, selection=selection
             ),
             attempt=left_by,
         )
-        return [parse_reference(workflow_id, row) for row in found or ()]
+        return [parse_reference(workflow_id, row) for row in checkpoints or ()]
 
     def list_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointRef]:
         """Return the checkpoints of an attempt as it left them, oldest first."""
@@ -371,10 +346,10 @@ class SqlReader(RunsBase[SqlRunWriter]):
                     workflow_id or "", location="the database", detail=f"the statistics cannot be read: {error}"
                 ) from error
 
-        found = self.database.read(workflow_id or "", "count", read)
-        if found is None:
+        statistics = self.database.read(workflow_id or "", "count", read)
+        if statistics is None:
             raise CheckpointNotFoundError(workflow_id or "")
-        return found
+        return statistics
 
     def read_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointData]:
         """Return the complete checkpoints of an attempt as it left them, oldest first."""
@@ -397,14 +372,11 @@ class SqlReader(RunsBase[SqlRunWriter]):
 
     def live_note(self, workflow_id: str) -> bytes | None:
         """Return the live note of a run."""
-
-        def read(session: Session) -> bytes | None:
-            run = find_run_key(session, workflow_id)
-            asked = "SELECT content FROM result_index WHERE name = ?"
-            found = session.execute(asked, (rows.live_note_name(run),)) if run is not None else ()
-            return bytes(found[0][0]) if found and isinstance(found[0][0], bytes | memoryview) else None
-
-        return self.database.read(workflow_id, "read", read)
+        statement = (
+            "SELECT i.content FROM runs r JOIN result_index i ON i.name = 'live-' || r.run WHERE r.workflow_id = ?"
+        )
+        notes = self._query(workflow_id, statement)
+        return bytes(notes[0][0]) if notes else None
 
     def claimed_by(self, workflow_id: str, attempt: int) -> ProcessIdentity | None:
         """Return the process named in the row of an attempt."""
@@ -427,23 +399,22 @@ class SqlReader(RunsBase[SqlRunWriter]):
 
     def unreadable_runs(self) -> list[Finding]:
         """Return the runs with a damaged row, reading page by page."""
-        found: list[Finding] = []
+        findings: list[Finding] = []
         after: int | None = 0
         while after is not None:
             page, after = self.database.read("", "list", partial(find_unreadable, after=after, limit=_PAGE))
-            found += page
-        return found
+            findings += page
+        return findings
 
     def find_runs(self, wanted: RunFilter) -> list[RunInfo]:
         """Return the selected runs, most recently started first, by an index."""
-        found = find_runs(self.database, wanted)
-        self._log_unreadable(found.unreadable)
-        return [*found.runs]
+        survey = find_runs(self.database, wanted)
+        self._log_unreadable(survey.unreadable)
+        return [*survey.runs]
 
     def describe_run(self, workflow_id: str) -> RunInfo | None:
         """Return one run as listed; None if there is none."""
-        found = self.database.read(workflow_id, "read", lambda session: read_run_infos(session, encode_id(workflow_id)))
-        return found[0] if found else None
+        return self.database.read(workflow_id, "read", lambda session: read_run_info(session, workflow_id))
 
     def signals(self, workflow_id: str) -> list[Signal]:
         """Return the messages for a run, in the order of sending."""
@@ -477,17 +448,8 @@ _TAIL = (
 )
 
 
-@attrs.frozen
-class Place:
-    """A run in the order of the list.
-
-    Attributes:
-        started_at: when it was started, in the form of the column.
-        run: its key.
-    """
-
-    started_at: str
-    run: int
+Place = tuple[str, int]
+"""A run in the order of the list: when it was started, in the form of the column, and its key."""
 
 
 def find_runs(database: Database, wanted: RunFilter) -> RunSurvey:
@@ -497,28 +459,28 @@ def find_runs(database: Database, wanted: RunFilter) -> RunSurvey:
         database: the database.
         wanted: the filter.
     """
-    most = wanted.limit
-    count = _LARGEST if most is None else min(max(most, _SMALLEST), _LARGEST)
-    found: list[RunInfo] = []
-    left_out: list[Finding] = []
+    limit = wanted.limit
+    count = _LARGEST if limit is None else min(max(limit, _SMALLEST), _LARGEST)
+    runs: list[RunInfo] = []
+    findings: list[Finding] = []
     after = None if wanted.before is None else database.read("", "list", lambda session: _find_place(session, wanted))
-    while most is None or len(found) < most:
+    while limit is None or len(runs) < limit:
         statement, parameters = select_runs(wanted, after, count)
         read = partial(_read_page, statement=statement, parameters=parameters)
-        page, damaged, after, looked_at = database.read("", "list", read)
-        found += [info for info in page if wanted.takes(info)]
-        left_out += damaged
-        if looked_at < count:
+        page, damaged, after, row_count = database.read("", "list", read)
+        runs += [info for info in page if wanted.takes(info)]
+        findings += damaged
+        if row_count < count:
             break
         count = min(2 * count, _LARGEST)
-    return RunSurvey(found[:most], left_out)
+    return RunSurvey(runs[:limit], findings)
 
 
 def _find_place(session: Session, wanted: RunFilter) -> Place:
     """Return the place after which the list continues; for a removed run, after all runs with the same start time."""
     assert wanted.before is not None
     started_at, workflow_id = wanted.before
-    return Place(format_time(started_at), find_run_key(session, workflow_id) or 0)
+    return format_time(started_at), find_run_key(session, workflow_id) or 0
 
 
 def _text_condition(wanted: RunFilter) -> tuple[str, list[Any]]:
@@ -607,7 +569,7 @@ def _order_newest_first(table: str, equal: Mapping[str, str], after: Place | Non
     if after is None:
         upper, least = f"({', '.join(names)}) <= ({_placeholders(values)})", values
     else:
-        least = [*values, after.started_at, after.run]
+        least = [*values, *after]
         upper = f"({', '.join([*names, *ends])}) < ({_placeholders(least)})"
     order = ", ".join(f"{name} DESC" for name in [*names, *ends])
     return (
@@ -624,10 +586,10 @@ def _read_page(
     session: Session, statement: str, parameters: Sequence[Any]
 ) -> tuple[list[RunInfo], list[Finding], Place | None, int]:
     """Return the runs of a page, the damaged rows, the place of the last row, and the number of rows read."""
-    found = session.execute(statement, parameters)
-    infos, left_out = parse_run_rows([row[:-2] for row in found], session.now())
-    place = Place(format_time(parse_time(found[-1][-2])), found[-1][-1]) if found else None
-    return infos, left_out, place, len(found)
+    rows = session.execute(statement, parameters)
+    infos, findings = parse_run_rows([row[:-2] for row in rows], session.now())
+    last = (format_time(parse_time(rows[-1][-2])), rows[-1][-1]) if rows else None
+    return infos, findings, last, len(rows)
 
 
 # The statistics of an SQL store: computed by the database, so that a million runs need no memory here.
@@ -724,9 +686,7 @@ def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, li
         claims.setdefault(kind, Counter())[answer] += count
     statuses = {Status(status): count for status, count in counted(_STATUSES).items()}
     return StoreStatistics(
-        statuses=_separate_crashed(
-            statuses, _count_crashed(session, rows(_RUNNING)) if Status.RUNNING in statuses else 0
-        ),
+        statuses=_separate_crashed(statuses, rows(_RUNNING), session.now()),
         checkpoints=sum(count for count, _ in days.values()),
         steps=rows(_STEPS)[0][0],
         size=sum(size for _, size in days.values()),
@@ -748,14 +708,11 @@ def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, li
     )
 
 
-def _count_crashed(session: Session, running: list[Row]) -> int:
-    now = session.now()
+def _separate_crashed(counts: Mapping[Status, int], running: list[Row], now: datetime) -> dict[Status, int]:
+    """Return the counts of statuses, where stored `running` runs without a live owner count as crashed."""
     holders = [parse_holder(columns) for columns in running]
-    return sum(holder is None or not holder.holds(now) for holder in holders)
-
-
-def _separate_crashed(statuses: Mapping[Status, int], crashed: int) -> dict[Status, int]:
-    found = {**statuses, Status.CRASHED: crashed}
-    if crashed:
-        found[Status.RUNNING] -= crashed
-    return {status: count for status, count in found.items() if count}
+    crashed = sum(holder is None or not holder.holds(now) for holder in holders)
+    if not crashed:
+        return {**counts}
+    counts = {**counts, Status.RUNNING: counts[Status.RUNNING] - crashed, Status.CRASHED: crashed}
+    return {status: count for status, count in counts.items() if count}

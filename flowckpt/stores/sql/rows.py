@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
@@ -12,9 +12,9 @@ from flowckpt.core.codec import decode, dumps
 from flowckpt.core.records import CheckpointData, Reason, StepResult
 from flowckpt.core.records.checkpoint import recorded_claims
 from flowckpt.core.records.listing import CheckpointRef, Owner
-from flowckpt.errors import CheckpointCorruptedError, DecodingError
+from flowckpt.errors import CheckpointCorruptedError, DecodingError, RunLockedError
 from flowckpt.stores.leases import LeaseHolder
-from flowckpt.stores.sql.database import Row, Session
+from flowckpt.stores.sql.database import Addition, Row, Session
 
 # Ids, messages and times in a form that both databases can store.
 
@@ -43,16 +43,19 @@ def decode_id(text: str) -> str:
     return name
 
 
-def find_run_key(session: Session, workflow_id: str, lock: str = "") -> int | None:
+def find_run_key(session: Session, workflow_id: str, lock: str = "", *, has_saved: bool = False) -> int | None:
     """Return the key of a run; None if there is no such run.
 
     Args:
         session: the transaction.
         workflow_id: the run.
         lock: `Dialect.lock`, to lock its row until the end of the transaction.
+        has_saved: only a run that has been saved, not only claimed.
     """
-    found = session.execute(f"SELECT run FROM runs WHERE workflow_id = ?{lock}", (encode_id(workflow_id),))  # noqa: S608
-    return int(found[0][0]) if found else None
+    condition = " AND head_attempt IS NOT NULL" if has_saved else ""
+    statement = f"SELECT run FROM runs WHERE workflow_id = ?{condition}{lock}"  # noqa: S608 - constants
+    keys = session.execute(statement, (encode_id(workflow_id),))
+    return int(keys[0][0]) if keys else None
 
 
 def replace_nul(text: str) -> str:
@@ -89,7 +92,7 @@ _EVIDENCE_COLUMNS = (
 )
 
 
-def insert_into(table: str, columns: Mapping[str, str] | tuple[str, ...]) -> str:
+def insert_into(table: str, columns: Collection[str]) -> str:
     """Return the statement that adds a row to a table."""
     return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608
 
@@ -168,6 +171,33 @@ DROP_ALL = ("DELETE FROM blobs WHERE run = ?", "DELETE FROM pins WHERE run = ?")
 
 SET_HEAD_ATTEMPT = "UPDATE runs SET head_attempt = ? WHERE run = ?"
 BEGIN_RUN = "UPDATE runs SET head_attempt = ?, started_at = COALESCE(started_at, ?), workflow_name = ?, metadata = ? WHERE run = ?"
+
+
+def add_rows(session: Session, addition: Addition, fences: Sequence[str] = (ADVANCE,)) -> bool:
+    """Write the rows of a save; return False if its fence does not hold.
+
+    Args:
+        session: the transaction.
+        addition: the rows.
+        fences: the forms of the fence, tried in order.
+    """
+    change = session.change
+    if not any(change(fence, addition.advance) for fence in fences):
+        return False
+    for row in addition.results:
+        change(ADD_RESULT, row)
+    change(ADD_CHECKPOINT, addition.checkpoint)
+    for statement, others in addition.others:
+        for row in others:
+            change(statement, row)
+    return True
+
+
+def fence_all(session: Session, run: int) -> None:
+    """Fence all previous owners of a run permanently, because they may rely on rows that are about to be removed."""
+    moment = format_time(session.now())
+    session.change("UPDATE runs SET writer = '' WHERE run = ?", (run,))
+    session.change("UPDATE attempts SET released_at = ? WHERE run = ? AND released_at IS NULL", (moment, run))
 
 
 def result_row(result: StepResult, encoded: bytes, run: int, attempt: int, position: int) -> Row:
@@ -432,6 +462,16 @@ def find_live_owner(session: Session, run: int) -> Owner | None:
     )
     holder = parse_holder(found[0][1:], decode_id(found[0][0])) if found else None
     return holder.owner if holder is not None and holder.holds(session.now()) else None
+
+
+def check_unowned(session: Session, run: int, workflow_id: str) -> None:
+    """Refuse to change a run that has a live owner.
+
+    Raises:
+        RunLockedError: it has one.
+    """
+    if (owner := find_live_owner(session, run)) is not None:
+        raise RunLockedError(workflow_id, holder=str(owner))
 
 
 def extend_leases(session: Session, since: datetime) -> None:

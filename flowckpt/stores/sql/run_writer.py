@@ -106,8 +106,7 @@ class SqlRunWriter(RunWriter):
         known = image.history.view().shared_length(view)
 
         def read(session: Session) -> tuple[Row, int]:
-            found = find_last_record(session, image.run, image.links, steps=known)
-            continued = (None, 0, 0) if found is None else (found[1], found[0], found[2])
+            continued = find_last_record(session, image.run, image.links, steps=known)
             return (format_time(session.now()), *continued, None, self.run, self.attempt), continued[2]
 
         row, kept = self._database.read(self.workflow_id, "save", read)
@@ -307,13 +306,9 @@ class SqlRunWriter(RunWriter):
             self._values = named
 
     def _find_fence_error(self) -> FencedError | VanishedError:
-        def newest_attempt(session: Session) -> int | None:
-            found = session.execute(
-                "SELECT newest_attempt FROM runs WHERE workflow_id = ?", (encode_id(self.workflow_id),)
-            )
-            return int(found[0][0]) if found else None
-
-        newest = self._database.read(self.workflow_id, "save", newest_attempt)
+        query = "SELECT newest_attempt FROM runs WHERE workflow_id = ?", (encode_id(self.workflow_id),)
+        found = self._database.read(self.workflow_id, "save", lambda session: session.execute(*query))
+        newest = found[0][0] if found else None
         if newest is None and self._database.identify() != self._database_identity:
             return VanishedError(str(self._database), workflow_id=self.workflow_id)
         self._fence = FencedError(self.workflow_id, attempt=self.attempt, newest_attempt=newest)

@@ -22,15 +22,16 @@ from flowckpt.stores.leases import LeaseTimes
 from flowckpt.stores.queries import Compacted, Repaired
 from flowckpt.stores.sql import repair, rows, signals
 from flowckpt.stores.sql.database import Addition, Completion, Database, Item, Outcome, Session, Work, unwrap_outcome
-from flowckpt.stores.sql.image import RunImage, open_image, read_page, read_run_infos
-from flowckpt.stores.sql.layout import MIGRATIONS, NEWEST_APPLIED, Dialect, check_version_since_opened
+from flowckpt.stores.sql.image import RunImage, open_image, read_page, read_run_info
+from flowckpt.stores.sql.layout import MIGRATIONS, NEWEST_APPLIED, Dialect, check_version
 from flowckpt.stores.sql.reader import SqlReader
 from flowckpt.stores.sql.rows import (
     DROP_LIVE_NOTE,
     NAMED_BLOBS,
+    check_unowned,
     decode_id,
     encode_id,
-    find_live_owner,
+    fence_all,
     find_run_key,
     format_time,
     insert_into,
@@ -92,13 +93,13 @@ class SqlRuns(SqlReader):
             return image, image.load_newest(session, fetch)
 
         try:
-            found = self._read_image(workflow_id, read)
-            if found is None:
+            loaded = self._read_image(workflow_id, read)
+            if loaded is None:
                 raise CheckpointNotFoundError(workflow_id, detail="it was cleared")
         except BaseException:
             self.database.write(workflow_id, "release", lambda session: release_run(session, lock, run, claim.writer))
             raise
-        image, latest = found
+        image, latest = loaded
         return SqlRunWriter(self.database, image, attempt=attempt, token=claim.writer, fetch=fetch), latest, ()
 
     def _claim_next(self, writer: SqlRunWriter) -> SqlRunWriter:
@@ -107,7 +108,7 @@ class SqlRuns(SqlReader):
         lock = self.database.dialect.lock
         _, attempt = self.database.write(workflow_id, "acquire", lambda session: claim.write(session, lock))
         self.owned.pop(workflow_id).close()
-        image = self._read_image(workflow_id, lambda _, found: found)
+        image = self._read_image(workflow_id, lambda _, image: image)
         if image is None:
             raise FencedError(workflow_id, attempt=attempt, newest_attempt=None)
         return SqlRunWriter(
@@ -116,14 +117,14 @@ class SqlRuns(SqlReader):
 
     def _build_claim(self, workflow_id: str, **options: Any) -> Claim:
         writer, process = secrets.token_hex(16), self._process()
-        return Claim(workflow_id, encode_id(workflow_id), writer, process, self._times.seconds, **options)
+        return Claim(workflow_id, writer, process, self._times.seconds, **options)
 
     def acquire_new(self, workflow_id: str) -> Lease | None:
         """Claim a new run; return None if it exists, because it must be read."""
         if not self.database.dialect.claim_new:
             return None
-        work, end = self._build_new_claim(workflow_id)
-        lease: Lease | None = end(self.database.write_now(work))
+        work, complete = self._build_new_claim(workflow_id)
+        lease: Lease | None = complete(self.database.write_now(work))
         return lease
 
     def acquire_new_later(self, workflow_id: str) -> asyncio.Future[Lease | None]:
@@ -137,10 +138,10 @@ class SqlRuns(SqlReader):
         dialect = self.database.dialect
 
         def work(session: Session) -> list[tuple[int, int]]:
-            found = session.execute("SELECT writer FROM runs WHERE workflow_id = ?", (claim.key,))
-            return [claim.write(session, dialect.lock)] if not found or found[0][0] == claim.writer else []
+            writers = session.execute("SELECT writer FROM runs WHERE workflow_id = ?", (claim.key,))
+            return [claim.write(session, dialect.lock)] if writers in ([], [(claim.writer,)]) else []
 
-        def end(outcome: Outcome) -> Lease | None:
+        def complete(outcome: Outcome) -> Lease | None:
             claimed = unwrap_outcome(outcome)
             if not claimed:
                 return None
@@ -153,7 +154,7 @@ class SqlRuns(SqlReader):
             return Lease(workflow_id, attempt, None, token=claim.writer)
 
         statements = [(dialect.claim_new, claim.values_of_new_run)] if dialect.claim_new else []
-        return Work(workflow_id, "acquire", work, statements), end
+        return Work(workflow_id, "acquire", work, statements), complete
 
     def save_later(self, workflow_id: str, data: CheckpointData) -> asyncio.Future[None] | None:
         """Save a checkpoint with the next group."""
@@ -184,14 +185,14 @@ class SqlRuns(SqlReader):
 
     def renew_leases(self) -> bool:
         """Renew the leases of all owned runs, report lost ones, and return whether any are owned."""
-        mine = {owned.token: (workflow_id, owned) for workflow_id, owned in [*self.owned.items()] if owned.is_mine}
-        if mine:
+        writers = {writer.token: writer for writer in [*self.owned.values()] if writer.is_mine}
+        if writers:
             seconds = self._times.seconds
-            lost = self.database.write("", "renew", lambda session: renew_rows(session, [*mine], seconds))
-            for workflow_id, owned in map(mine.__getitem__, lost):
-                if self.owned.get(workflow_id) is owned:  # otherwise this process released or cleared it meanwhile
-                    owned.report_loss()
-        return bool(mine)
+            lost = self.database.write("", "renew", lambda session: renew_rows(session, [*writers], seconds))
+            for writer in map(writers.__getitem__, lost):
+                if self.owned.get(writer.workflow_id) is writer:  # not released or cleared by this process meanwhile
+                    writer.report_loss()
+        return bool(writers)
 
     def _give_up(self, writer: SqlRunWriter) -> None:
         writer.close()
@@ -200,16 +201,16 @@ class SqlRuns(SqlReader):
 
     def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Share large values of another run with an owned run, without a copy."""
-        owned = self.owned.get(workflow_id)
-        if owned is not None:
-            owned.share_values_from(source_id, sizes)
+        writer = self.owned.get(workflow_id)
+        if writer is not None:
+            writer.share_values_from(source_id, sizes)
 
     def clear(self, workflow_id: str) -> None:
         """Remove a run with all its rows."""
-        key, lock = encode_id(workflow_id), self.database.dialect.lock
+        lock = self.database.dialect.lock
         owned = self.owned.get(workflow_id)
         mine = owned.token if owned is not None and owned.is_mine else ""
-        self.database.write(workflow_id, "clear", lambda session: clear_run(session, lock, workflow_id, key, mine=mine))
+        self.database.write(workflow_id, "clear", lambda session: clear_run(session, lock, workflow_id, mine=mine))
         if owned is not None:
             self.owned.pop(workflow_id).close()
 
@@ -240,8 +241,8 @@ class SqlRuns(SqlReader):
         writer = self.owned.get(workflow_id)
         if writer is None or not writer.is_mine:
             return None
-        asked = signals.SELECT_SIGNALS, (encode_id(workflow_id),)
-        work = Work(workflow_id, "read", lambda session: session.execute(*asked), [asked])
+        query = signals.SELECT_SIGNALS, (encode_id(workflow_id),)
+        work = Work(workflow_id, "read", lambda session: session.execute(*query), [query])
         return self.database.write_later(work, lambda outcome: signals.parse(workflow_id, unwrap_outcome(outcome)))
 
     def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
@@ -275,8 +276,8 @@ class SqlRuns(SqlReader):
     def read_index(self, name: str) -> bytes | None:
         """Return a part of the index of results."""
         statement = "SELECT content FROM result_index WHERE name = ?"
-        found = self.database.read("", "read the index", lambda session: session.execute(statement, (name,)))
-        return bytes(found[0][0]) if found else None
+        contents = self.database.read("", "read the index", lambda session: session.execute(statement, (name,)))
+        return bytes(contents[0][0]) if contents else None
 
     def write_index(self, name: str, content: bytes) -> None:
         """Replace a part of the index of results."""
@@ -325,44 +326,40 @@ class SqlRuns(SqlReader):
 
         def read(session: Session) -> list[str]:
             start = find_run_key(session, after) if after else None
-            found = session.execute(
+            keys = session.execute(
                 "SELECT workflow_id FROM runs WHERE run IN "
                 "(SELECT DISTINCT run FROM checkpoints WHERE deleted_at IS NOT NULL AND run > ? ORDER BY run LIMIT ?) "
                 "ORDER BY run",
                 (start or 0, limit),
             )
-            return [decode_id(key) for (key,) in found]
+            return [decode_id(key) for (key,) in keys]
 
         return self.database.read("", "list", read)
 
     def compact(self, workflow_id: str, *, is_forced: bool = False) -> Compacted:
         """Remove the rows of deleted checkpoints in small groups, then the large values that no row refers to.
 
-        A previous owner is fenced permanently, because it may rely on a removed value.
+        Previous owners are fenced permanently.
         """
         if workflow_id in self.owned:
             raise RunLockedError(workflow_id, holder=f"this process, by a store in {self.database}")
         lock = self.database.dialect.lock
 
-        def work(session: Session) -> tuple[Compacted, bool]:
+        def work(session: Session) -> tuple[int, bool]:
             run = find_run_key(session, workflow_id, lock)
             if run is None:
-                return Compacted(), False
-            if (owner := find_live_owner(session, run)) is not None:
-                raise RunLockedError(workflow_id, holder=str(owner))
-            moment = format_time(session.now())
-            session.change("UPDATE runs SET writer = '' WHERE run = ?", (run,))
-            session.change("UPDATE attempts SET released_at = ? WHERE run = ? AND released_at IS NULL", (moment, run))
+                return 0, False
+            check_unowned(session, run, workflow_id)
+            fence_all(session, run)
             removed = session.change(rows.REMOVE_DELETED, (run, run, rows.DELETED_AT_ONCE))
             is_more = removed == rows.DELETED_AT_ONCE
-            freed = removed * _ROW_BYTES + (0 if is_more else _remove_unnamed(session, run))
-            return Compacted(freed > 0, freed), is_more
+            return removed * _ROW_BYTES + (0 if is_more else _remove_unnamed(session, run)), is_more
 
-        freed, is_more = 0, True
+        total, is_more = 0, True
         while is_more:
-            done, is_more = self.database.write(workflow_id, "compact", work)
-            freed += done.bytes_freed
-        return Compacted(freed > 0, freed)
+            freed, is_more = self.database.write(workflow_id, "compact", work)
+            total += freed
+        return Compacted(total > 0, total)
 
     def total_bytes(self) -> int:
         """Return the size of the database in bytes, including indexes."""
@@ -380,8 +377,8 @@ class SqlRuns(SqlReader):
         statement = f"SELECT {rows_of}, {values} FROM runs r WHERE r.workflow_id = ?"  # noqa: S608 - constants
 
         def read(session: Session) -> list[int]:
-            found = [session.execute(statement, (encode_id(each),)) for each in workflow_ids]
-            return [sum(map(int, rows[0])) if rows else 0 for rows in found]
+            sizes = [session.execute(statement, (encode_id(each),)) for each in workflow_ids]
+            return [sum(map(int, size[0])) if size else 0 for size in sizes]
 
         return self.database.read("", "read", read)
 
@@ -390,9 +387,9 @@ class SqlRuns(SqlReader):
     def page_runs(self, before: RunInfo | None, limit: int) -> list[RunInfo]:
         """Return runs, most recently started first."""
         while True:
-            found, is_more = self.database.read("", "list", partial(read_page, before=before, limit=limit))
-            if found or not is_more:
-                return found
+            page, is_more = self.database.read("", "list", partial(read_page, before=before, limit=limit))
+            if page or not is_more:
+                return page
             limit *= 2  # a page of damaged runs: read more
 
     def tidy(self) -> None:
@@ -401,47 +398,46 @@ class SqlRuns(SqlReader):
 
     def clear_unchanged(self, runs: Sequence[RunInfo]) -> list[str]:
         """Remove the runs that have neither an owner nor a pin and are unchanged since they were listed."""
-        gone: list[str] = []
+        removed: list[str] = []
         for start in range(0, len(runs), _RUNS_AT_ONCE):
             part = [each for each in runs[start : start + _RUNS_AT_ONCE] if each.workflow_id not in self.owned]
             try:
-                gone += self._clear_some(part)
+                removed += self._clear_some(part)
             except DiskFullError:  # the journal for all is too large: each removed run frees space for the next
                 for info in sorted(part, key=lambda each: each.steps):
-                    gone += self._clear_some([info])
-        return gone
+                    removed += self._clear_some([info])
+        return removed
 
     def _clear_some(self, runs: Sequence[RunInfo]) -> list[str]:
         lock = self.database.dialect.lock
 
         def work(session: Session) -> list[str]:
-            gone = []
+            removed = []
             # Locked in one order, so that two processes that prune at the same time do not deadlock.
             for info in sorted(runs, key=lambda each: each.workflow_id):
                 run = find_run_key(session, info.workflow_id, lock)
                 if run is None or session.execute("SELECT 1 FROM pins WHERE run = ? LIMIT 1", (run,)):
                     continue
-                now = read_run_infos(session, encode_id(info.workflow_id))
-                if now and now[0].owner is None and now[0] == info:
-                    session.change("DELETE FROM runs WHERE run = ?", (run,))
-                    session.change(DROP_LIVE_NOTE, (live_note_name(run),))
-                    gone.append(info.workflow_id)
-            return gone
+                current = read_run_info(session, info.workflow_id)
+                if current is not None and current.owner is None and current == info:
+                    _delete_run(session, run)
+                    removed.append(info.workflow_id)
+            return removed
 
         return self.database.write("", "prune", work) if runs else []
 
 
 def _remove_unnamed(session: Session, run: int) -> int:
     """Remove the large values that no row of a run refers to; return their total bytes."""
-    held = session.execute("SELECT digest, size FROM blobs WHERE run = ?", (run,))
-    if not held:
+    values = session.execute("SELECT digest, size FROM blobs WHERE run = ?", (run,))
+    if not values:
         return 0
     named: set[str] = set()
     for statement in _TEXTS:
         for (text,) in session.execute(statement, (run,)):
             named.update(_NAMED.findall(text))
     freed = 0
-    for digest, size in held:
+    for digest, size in values:
         if digest not in named:
             session.change("DELETE FROM blobs WHERE run = ? AND digest = ?", (run, digest))
             freed += size
@@ -476,7 +472,6 @@ class Claim:
 
     Attributes:
         workflow_id: the run.
-        key: its id as the column holds it.
         writer: the random name of the claimer.
         process: the claimer's process.
         lease_seconds: the duration of its lease.
@@ -487,7 +482,6 @@ class Claim:
     """
 
     workflow_id: str
-    key: str
     writer: str
     process: ProcessIdentity
     lease_seconds: float
@@ -495,6 +489,11 @@ class Claim:
     take_over: bool = False
     instead_of: str = ""
     after: int = 0
+
+    @property
+    def key(self) -> str:
+        """The run's id, as the column holds it."""
+        return encode_id(self.workflow_id)
 
     @property
     def values_of_new_run(self) -> tuple[Any, ...]:
@@ -525,9 +524,9 @@ class Claim:
             return run, newest
         if self.after and newest != self.after:
             raise FencedError(self.workflow_id, attempt=self.after, newest_attempt=newest)
-        check_version_since_opened(version)
-        if not self.take_over and writer and (owner := find_live_owner(session, run)) is not None:
-            raise RunLockedError(self.workflow_id, holder=str(owner))
+        check_version(version or 0, is_open=True)
+        if not self.take_over and writer:
+            check_unowned(session, run, self.workflow_id)
         now = session.now()
         moment = format_time(now)
         if self.instead_of:
@@ -572,38 +571,39 @@ def release_run(session: Session, lock: str, run: int, writer: str) -> None:
         session.change("UPDATE runs SET writer = '' WHERE run = ? AND writer = ?", (run, writer))
         return
     session.change("DELETE FROM attempts WHERE run = ? AND attempt = ?", (run, attempt))
-    left = session.execute(
+    previous = session.execute(
         "SELECT attempt, writer, released_at FROM attempts WHERE run = ? ORDER BY attempt DESC LIMIT 1", (run,)
     )
-    if not left:
+    if not previous:
         session.change("DELETE FROM runs WHERE run = ?", (run,))
     elif runs[0][0] == writer:
-        before, name, released_at = left[0]
+        before, name, released_at = previous[0]
         session.change(
             "UPDATE runs SET newest_attempt = ?, writer = ? WHERE run = ?",
             (before, name if released_at is None else "", run),
         )
 
 
-def clear_run(session: Session, lock: str, workflow_id: str, key: str, *, mine: str = "") -> None:
+def clear_run(session: Session, lock: str, workflow_id: str, *, mine: str) -> None:
     """Remove a run with all its rows.
 
     Args:
         session: the transaction.
         lock: `Dialect.lock`.
         workflow_id: the run.
-        key: its id as the column holds it.
         mine: the caller's name if it owns the run; otherwise empty.
 
     Raises:
         RunLockedError: the run has another live owner.
     """
-    rows = session.execute(f"SELECT run, writer FROM runs WHERE workflow_id = ?{lock}", (key,))  # noqa: S608
-    if not rows:
-        return
-    run, writer = rows[0]
-    if writer not in ("", mine) and (owner := find_live_owner(session, run)) is not None:
-        raise RunLockedError(workflow_id, holder=str(owner))
+    statement = f"SELECT run, writer FROM runs WHERE workflow_id = ?{lock}"  # noqa: S608
+    for run, writer in session.execute(statement, (encode_id(workflow_id),)):
+        if writer not in ("", mine):
+            check_unowned(session, run, workflow_id)
+        _delete_run(session, run)
+
+
+def _delete_run(session: Session, run: int) -> None:
     session.change("DELETE FROM runs WHERE run = ?", (run,))
     session.change(DROP_LIVE_NOTE, (live_note_name(run),))
 
@@ -661,16 +661,7 @@ class OneTransaction(Database):
 
     def write_once(self, addition: Addition) -> bool:
         """Write the rows of a save; within one transaction, no outcome is unknown."""
-        change = self._session.change
-        if not change(rows.ADVANCE, addition.advance):
-            return False
-        for row in addition.results:
-            change(rows.ADD_RESULT, row)
-        change(rows.ADD_CHECKPOINT, addition.checkpoint)
-        for statement, others in addition.others:
-            for row in others:
-                change(statement, row)
-        return True
+        return rows.add_rows(self._session, addition)
 
 
 @attrs.frozen
@@ -718,16 +709,15 @@ class BulkImport:
         for run, writer in session.execute(select, (encode_id(self._workflow_id),)):
             if session.execute("SELECT 1 FROM attempts WHERE run = ? AND begun_at IS NOT NULL LIMIT 1", (run,)):
                 raise RunExistsError(self._workflow_id)
-            if writer and (owner := find_live_owner(session, run)) is not None:
-                raise RunLockedError(self._workflow_id, holder=str(owner))
+            if writer:
+                check_unowned(session, run, self._workflow_id)
             session.change("DELETE FROM runs WHERE run = ?", (run,))
 
     def _claim_attempt(self, session: Session, database: OneTransaction, attempt: int) -> SqlRunWriter:
-        key = encode_id(self._workflow_id)
         writer = f"{self._token}-{attempt}"
-        claim = Claim(self._workflow_id, key, writer, self._process, self._lease_seconds, at_least=attempt)
+        claim = Claim(self._workflow_id, writer, self._process, self._lease_seconds, at_least=attempt)
         claim.write(session, self._dialect.lock)
-        image = open_image(session, self._workflow_id, key)
+        image = open_image(session, self._workflow_id)
         assert image is not None, "it was just claimed"
         image.read_results(session, self._refuse_read)
         image.blobs = {digest for (digest,) in session.execute(rows.NAMED_BLOBS, (image.run,))}

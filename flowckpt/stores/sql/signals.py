@@ -13,7 +13,7 @@ from flowckpt.stores.runs_base import refused_as_encoding_error
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Row, Session
 from flowckpt.stores.sql.layout import Dialect
-from flowckpt.stores.sql.rows import encode_id, format_time, replace_nul
+from flowckpt.stores.sql.rows import encode_id, find_run_key, format_time, replace_nul
 
 _ADD = (
     rows.insert_into("signals", ("run", "signal_id", "kind", "name", "sent_by", "sent_at", "document"))
@@ -34,17 +34,14 @@ def send(session: Session, dialect: Dialect, workflow_id: str, signal: Signal) -
         CheckpointNotFoundError: there is no such run.
         EncodingError: the message contains text that cannot be recorded.
     """
-    found = session.execute(
-        f"SELECT run FROM runs WHERE workflow_id = ? AND head_attempt IS NOT NULL{dialect.lock}",  # noqa: S608
-        (encode_id(workflow_id),),
-    )
-    if not found:
+    run = find_run_key(session, workflow_id, dialect.lock, has_saved=True)
+    if run is None:
         raise CheckpointNotFoundError(workflow_id)
     with refused_as_encoding_error():
         document = dumps(signal.to_document())
         document.encode()
         names = (encode_id(signal.signal_id), str(signal.kind), replace_nul(signal.name), replace_nul(signal.by))
-    is_new = bool(session.change(_ADD, (found[0][0], *names, format_time(signal.sent_at), document)))
+    is_new = bool(session.change(_ADD, (run, *names, format_time(signal.sent_at), document)))
     if is_new and dialect.announcement:
         session.execute(dialect.announcement, (run_digest(workflow_id),))  # delivered at the commit
     return is_new
@@ -62,14 +59,14 @@ SELECT_SIGNALS = (
 """The query of the messages for a run, in the order of sending."""
 
 
-def parse(workflow_id: str, found: Sequence[Row]) -> list[Signal]:
+def parse(workflow_id: str, rows: Sequence[Row]) -> list[Signal]:
     """Return the messages in the rows of `SELECT_SIGNALS`.
 
     Raises:
         CheckpointCorruptedError: a message is malformed.
     """
     try:
-        return [Signal.from_document(json.loads(document)) for (document,) in found]
+        return [Signal.from_document(json.loads(document)) for (document,) in rows]
     except (LookupError, TypeError, ValueError) as error:
         raise CheckpointCorruptedError(workflow_id, location="signals", detail=str(error)) from error
 

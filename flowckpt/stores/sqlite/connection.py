@@ -32,6 +32,7 @@ from flowckpt.errors import (
     UnsupportedFilesystemError,
 )
 from flowckpt.stores.file.directory import take_lock
+from flowckpt.stores.sql.database import closed_on_error
 from flowckpt.stores.sql.layout import Dialect
 from flowckpt.stores.sqlite.library import WAL_IS_SAFE, Version, library
 
@@ -113,24 +114,28 @@ def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem |
     with _making, contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     _copy_mode_to_wal(path)
-    connection = library().open(str(path), timeout=_POLL_SECONDS)
-    add_functions(connection)
-    try:
-        check_ownership(connection, path)
+    connection = _open(path, str(path))
+    with closed_on_error(connection):
         if not connection.execute("PRAGMA page_count").fetchone()[0]:  # new: this writes
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         mode, level = journal_mode()
         connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute("PRAGMA cell_size_check = ON")
         connection.execute(f"PRAGMA synchronous = {level}")
         connection.execute("PRAGMA wal_autocheckpoint = 300")  # pages; a sync takes longer while the WAL still grows
-        found = connection.execute(f"PRAGMA journal_mode = {mode}").fetchone()[0]
-        if found != mode:
-            raise foreign_journal_error(path, found)
-    except BaseException:
-        connection.close()
-        raise
+        actual_mode = connection.execute(f"PRAGMA journal_mode = {mode}").fetchone()[0]
+        if actual_mode != mode:
+            raise foreign_journal_error(path, actual_mode)
+    return connection
+
+
+def _open(path: Path, location: str, *, is_uri: bool = False) -> sqlite3.Connection:
+    """Return a connection to a file, if it is flowckpt's, with the settings that reading needs."""
+    connection = library().open(location, timeout=_POLL_SECONDS, is_uri=is_uri)
+    with closed_on_error(connection):
+        add_functions(connection)
+        check_ownership(connection, path)
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
     return connection
 
 
@@ -314,7 +319,7 @@ def connect_to_read(path: Path, *, allowed: Sequence[str] = ()) -> ReadConnectio
         file.seek(_MODE_AT)
         is_wal = file.read(1) == _WAL_MODE
     try:
-        return ReadConnection(_open_read_only(path, "mode=ro"))
+        return ReadConnection(_open(path, f"{path.as_uri()}?mode=ro", is_uri=True))
     except sqlite3.Error as error:
         if _error_name(error).startswith("SQLITE_READONLY") and not is_wal:
             raise _read_error(path, "a crash interrupted a transaction, which cannot be rolled back here") from error
@@ -325,7 +330,7 @@ def connect_to_read(path: Path, *, allowed: Sequence[str] = ()) -> ReadConnectio
             raise _read_error(
                 path, f"its newest checkpoints are in {wal_path(path)}, which cannot be read without writing next to it"
             ) from error
-        return ReadConnection(_open_read_only(path, "immutable=1"), stamp)
+        return ReadConnection(_open(path, f"{path.as_uri()}?immutable=1", is_uri=True), stamp)
 
 
 def read_stamp(path: Path) -> Stamp | None:
@@ -338,19 +343,6 @@ def read_stamp(path: Path) -> Stamp | None:
         status = path.stat()
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, _read_size(wal_path(path))
     return None
-
-
-def _open_read_only(path: Path, how: str) -> sqlite3.Connection:
-    connection = library().open(f"{path.as_uri()}?{how}", timeout=_POLL_SECONDS, is_uri=True)
-    try:
-        add_functions(connection)
-        check_ownership(connection, path)
-        connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute("PRAGMA cell_size_check = ON")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def _read_error(path: Path, reason: str) -> ReadOnlyStoreError:

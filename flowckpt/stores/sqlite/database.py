@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from flowckpt.core.system.clock import Clock
 from flowckpt.errors import (
@@ -35,6 +35,7 @@ from flowckpt.stores.sql.database import (
     Session,
     ShortWaits,
     Work,
+    closed_on_error,
 )
 from flowckpt.stores.sql.layout import (
     MIGRATIONS,
@@ -90,39 +91,32 @@ _NO_GUARD: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 
 
 def run_in_transaction(
-    connection: sqlite3.Connection,
-    act: Callable[[], T],
-    begin: Callable[[sqlite3.Connection], None] | None = None,
-    before_commit: Callable[[], None] | None = None,
-    guard: contextlib.AbstractContextManager[None] = _NO_GUARD,
+    connection: sqlite3.Connection, act: Callable[[], T], begin: Callable[[sqlite3.Connection], object]
 ) -> T:
     """Return the result of a function in a transaction, which is rolled back if the function or the COMMIT fails.
 
     Args:
         connection: the connection.
         act: runs in the transaction.
-        begin: starts the transaction; None for a plain BEGIN.
-        before_commit: called before the COMMIT.
-        guard: entered around the transaction.
+        begin: starts the transaction.
 
     Raises:
         sqlite3.Error: an error of SQLite.
     """
-    with guard:
-        try:
-            if begin is None:
-                connection.execute("BEGIN")
-            else:
-                begin(connection)
-            done = act()
-            if before_commit is not None:
-                before_commit()
-            commit(connection)
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-        return done
+    try:
+        begin(connection)
+        result = act()
+        commit(connection)
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return result
+
+
+def begin_reading(connection: sqlite3.Connection) -> None:
+    """Start a transaction that reads one snapshot."""
+    connection.execute("BEGIN")
 
 
 def commit(connection: sqlite3.Connection) -> None:
@@ -164,7 +158,7 @@ class Retry:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.hurry = ShortWaits()
+        self.hurry = ShortWaits(f"the SQLite store {path}")
         self.reserve = reserve_of(path)
 
     def retry(self, act: Callable[[], T], workflow_id: str, operation: str) -> T:
@@ -185,19 +179,19 @@ class Retry:
         try:
             while True:
                 try:
-                    done = act()
+                    result = act()
                 except sqlite3.Error as error:
                     if not is_busy(error):
                         raise
                     now = time.monotonic()
                     if self.hurry.is_on and now > began + HURRIED_SECONDS:
-                        raise self.hurry.error(f"the SQLite store {self._path}", workflow_id, operation) from error
+                        raise self.hurry.busy_error(workflow_id, operation) from error
                     is_migrated = now > min(look_at, end) and is_migrating(self._path)
                     if now > end and not is_migrated:
                         raise
                 else:
                     self.hurry.is_on = False
-                    return done
+                    return result
                 if is_migrated:
                     migration = migration or MigrationWait(f"the SQLite store {self._path}", began=began)
                     migration.pause()
@@ -317,24 +311,23 @@ class SqliteDatabase(GroupingDatabase):
 
     # --- the port --------------------------------------------------------------------------------------------------
 
-    def read(self, workflow_id: str, operation: str, work: Callable[[SqliteSession], T]) -> T:
+    def read(self, workflow_id: str, operation: str, work: Callable[[Session], T]) -> T:
         """Read in one transaction, from one snapshot; a missing file is an empty database."""
 
         def read_once() -> T:
             while True:
                 size = self._size()
-                if size is None:
-                    return self._run_on_empty_database(work)
                 if not size:
-                    self._warn_empty()
+                    if size is not None:
+                        self._warn_empty()
                     return self._run_on_empty_database(work)
                 connection = self._open_to_read()
-                if connection.in_transaction:
-                    return work(SqliteSession(connection, self._clock))
                 session = SqliteSession(connection, self._clock)
-                done = run_in_transaction(connection, partial(work, session))
+                if connection.in_transaction:
+                    return work(session)
+                result = run_in_transaction(connection, partial(work, session), begin_reading)
                 if self._is_unchanged():
-                    return done
+                    return result
 
         with self._exclusive, self._translate_errors(workflow_id, operation, is_write=False):
             return self._tries.retry(read_once, workflow_id, operation)
@@ -346,10 +339,10 @@ class SqliteDatabase(GroupingDatabase):
         except FileNotFoundError:
             return None
 
-    def write(self, workflow_id: str, operation: str, work: Callable[[SqliteSession], T]) -> T:
+    def write(self, workflow_id: str, operation: str, work: Callable[[Session], T]) -> T:
         """Write in one transaction, and commit it durably."""
-        done: T = self.write_now(Work(workflow_id, operation, cast("Callable[[Session], T]", work)))
-        return done
+        result: T = self.write_now(Work(workflow_id, operation, work))
+        return result
 
     def _write_group(self, items: Sequence[Item]) -> list[Outcome]:
         """Write items in one transaction, or separately if that fails."""
@@ -369,8 +362,7 @@ class SqliteDatabase(GroupingDatabase):
                     is_unknown = True
                 except CheckpointStorageError:
                     if self._tries.hurry.is_on:  # a wait for a locked file was interrupted
-                        busy = f"the SQLite store {self.path}"
-                        return [self._tries.hurry.error(busy, each.workflow_id, each.operation) for each in items]
+                        return [self._tries.hurry.busy_error(each.workflow_id, each.operation) for each in items]
                 except Exception as error:  # one of them failed; nothing was committed
                     _log.debug("writing a group of %d saves one by one: %r", len(items), error)
         return [self._try_to_write(each, is_unknown=is_unknown) for each in items]
@@ -382,16 +374,13 @@ class SqliteDatabase(GroupingDatabase):
     def _write_all(self, items: Sequence[Item]) -> list[Outcome]:
         """Write items in one transaction; a failed item is rolled back, and its error is its outcome."""
         connection = self._open()
-        session = SqliteSession(connection, self._clock)
         outcomes: list[Outcome] = []
 
-        def write_each() -> None:
+        def write_each(session: SqliteSession) -> None:
             for item in items:
                 connection.execute("SAVEPOINT item")
                 try:
-                    outcomes.append(
-                        self._add_rows(connection, item) if isinstance(item, Addition) else item.do(session)
-                    )
+                    outcomes.append(_add_rows(session, item) if isinstance(item, Addition) else item.do(session))
                 except Exception as error:
                     if not connection.in_transaction:
                         raise
@@ -400,7 +389,6 @@ class SqliteDatabase(GroupingDatabase):
                     outcomes.append(error if is_ours else self._translate_item_error(error, item))
                 connection.execute("RELEASE item")
 
-        self._is_committing = False
         self._write_in(connection, write_each)
         if self._is_wal_lost():
             self._disconnect()
@@ -411,15 +399,12 @@ class SqliteDatabase(GroupingDatabase):
                     outcomes[index] = VanishedError(str(self), workflow_id=item.workflow_id)
         return outcomes
 
-    def _mark_committing(self) -> None:
-        self._is_committing = True
-
     def _try_to_write(self, item: Item, *, is_unknown: bool) -> Outcome:
         """Write one item in its own transaction, unless it was written before."""
         try:
-            if is_unknown and not isinstance(item, Work):
-                return self._add(item, lambda: self._is_saved(item) or self._add_once(item))
-            return self._write_alone(item)
+            if isinstance(item, Addition):
+                return self._add(item, may_be_saved=is_unknown)
+            return self._write_work(item)
         except CheckpointStorageError as error:
             error.is_outcome_unknown = error.is_outcome_unknown or is_unknown
             return error
@@ -428,24 +413,23 @@ class SqliteDatabase(GroupingDatabase):
 
     def _write_alone(self, item: Item) -> Any:
         """Write an item in its own transaction, and return its result."""
-        return self._write_work(item) if isinstance(item, Work) else self._add(item, partial(self._add_once, item))
+        return self._write_work(item) if isinstance(item, Work) else self._add(item)
 
     def _write_work(self, work: Work) -> Any:
         def write_once() -> Any:
             if work.operation not in _MAKES_THE_FILE and not self.path.exists():
                 return self._run_on_empty_database(work.do)
-            connection = self._open()
-            done = self._write_in(connection, partial(work.do, SqliteSession(connection, self._clock)))
-            return write_once() if self._is_wal_lost() else done
+            result = self._write_in(self._open(), work.do)
+            return write_once() if self._is_wal_lost() else result
 
         with self._exclusive, self._translate_errors(work.workflow_id, work.operation):
             if work.operation not in _MAKES_ROOM:
                 return self._tries.retry(write_once, work.workflow_id, work.operation)
-            done = self._retry_with_reserve(write_once, work.workflow_id, work.operation)
+            result = self._retry_with_reserve(write_once, work.workflow_id, work.operation)
             if self._tries.reserve.is_used:
                 with contextlib.suppress(DiskFullError):  # the work is done
                     self._release_space()
-            return done
+            return result
 
     def _retry_with_reserve(self, act: Callable[[], T], workflow_id: str, operation: str) -> T:
         """Free space; on a full disk, remove the reserve for this and restore it afterwards."""
@@ -478,15 +462,20 @@ class SqliteDatabase(GroupingDatabase):
                 is_outcome_unknown=True,
                 remedy="Check the disk. The run continues without saves; a resume starts from the state on the disk.",
             )
-        return self._add(addition, lambda: self._is_saved(addition) or self._add_once(addition))
+        return self._add(addition, may_be_saved=True)
 
-    def _add(self, addition: Addition, act: Callable[[], bool]) -> bool:
+    def _add(self, addition: Addition, *, may_be_saved: bool = False) -> bool:
+        """Write the rows of a save, unless they may exist and do; return whether the fence holds."""
+
+        def add_once() -> bool:
+            return (may_be_saved and self._is_saved(addition)) or self._add_once(addition)
+
         with self._exclusive:
             if not self._is_same_file():
                 raise VanishedError(str(self), workflow_id=addition.workflow_id)
             self._is_committing = False
             try:
-                is_fence_held = self._tries.retry(act, addition.workflow_id, "save")
+                is_fence_held = self._tries.retry(add_once, addition.workflow_id, "save")
             except sqlite3.Error as error:
                 raise self._translate_item_error(error, addition, is_outcome_unknown=self._is_unknown(error)) from error
             except UnicodeDecodeError as error:
@@ -507,9 +496,11 @@ class SqliteDatabase(GroupingDatabase):
         return is_unknown
 
     def _translate_item_error(self, error: Any, item: Item, *, is_outcome_unknown: bool = False) -> FlowckptError:
-        found = self._translate_error(error, item.workflow_id, item.operation, is_outcome_unknown=is_outcome_unknown)
-        found.__cause__ = error
-        return found
+        translated = self._translate_error(
+            error, item.workflow_id, item.operation, is_outcome_unknown=is_outcome_unknown
+        )
+        translated.__cause__ = error
+        return translated
 
     def _translate_error(
         self, error: Any, workflow_id: str, operation: str, *, is_outcome_unknown: bool = False
@@ -517,66 +508,43 @@ class SqliteDatabase(GroupingDatabase):
         """Return the store's error for an error of SQLite."""
         if reports_missing_schema(error) and self._connection is not None:
             with contextlib.suppress(sqlite3.Error, UnicodeDecodeError):
-                lost = find_missing_parts(SqliteSession(self._connection, self._clock), self.dialect)
-                if lost:
-                    return missing_parts_error(lost, str(self.path))
+                parts = find_missing_parts(SqliteSession(self._connection, self._clock), self.dialect)
+                if parts:
+                    return missing_parts_error(parts, str(self.path))
         return translate_error(error, self.path, workflow_id, operation, is_outcome_unknown=is_outcome_unknown)
 
     def _is_saved(self, addition: Addition) -> bool:
         connection = self._open()
-        found = partial(connection.execute, rows.IS_SAVED, addition.identity)
-        return bool(run_in_transaction(connection, lambda: found().fetchall()))
+        select = partial(SqliteSession(connection, self._clock).execute, rows.IS_SAVED, addition.identity)
+        return bool(run_in_transaction(connection, select, begin_reading))
 
     def _add_once(self, addition: Addition) -> bool:
         connection = self._open(is_in_place=True)
-        self._is_committing = False
-        with self._guard or _NO_GUARD:
-            try:
-                self._begin(connection)
-                if not self._add_rows(connection, addition):
-                    connection.execute("ROLLBACK")
-                    return False
-                self._is_committing = True
-                commit(connection)
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+        is_fence_held = self._write_in(connection, lambda session: _add_rows(session, addition))
         if self._is_wal_lost():
             self._disconnect()
             return self._is_saved(addition) or self._add_once(addition)
-        return True
-
-    @staticmethod
-    def _add_rows(connection: sqlite3.Connection, addition: Addition) -> bool:
-        execute = connection.execute
-        given = addition.advance
-        if not execute(rows.ADVANCE_ALONE, given).rowcount and not execute(rows.ADVANCE, given).rowcount:
-            return False
-        for row in addition.results:
-            execute(rows.ADD_RESULT, row)
-        execute(rows.ADD_CHECKPOINT, addition.checkpoint)
-        for statement, others in addition.others:
-            connection.executemany(statement, others)
-        return True
+        return is_fence_held
 
     def find_damage(self) -> list[str]:
         """Return the damage that SQLite itself reports."""
 
-        def read(session: SqliteSession) -> tuple[list[str], list[str]]:
-            found = [text for (text,) in session.execute("PRAGMA integrity_check") if text != "ok"]
-            return found, [
+        def read(session: Session) -> tuple[list[str], list[str]]:
+            problems = [text for (text,) in session.execute("PRAGMA integrity_check") if text != "ok"]
+            return problems, [
                 f"a row of {table} belongs to no {parent}"
                 for table, _, parent, _ in session.execute("PRAGMA foreign_key_check")
             ]
 
         try:
-            found, lost = self.read("", "check", read)
+            problems, orphans = self.read("", "check", read)
         except CheckpointCorruptedError as error:
             return [error.message]
-        if found and (failed := diagnose_failed_read(self.path, "", "check", found[0].rpartition("\n")[2])) is not None:
-            raise failed
-        return found + lost
+        if problems:
+            failed_read = diagnose_failed_read(self.path, "", "check", problems[0].rpartition("\n")[2])
+            if failed_read is not None:
+                raise failed_read
+        return problems + orphans
 
     def total_bytes(self) -> int:
         """Return the total size of the file and those next to it, such as the WAL."""
@@ -591,8 +559,8 @@ class SqliteDatabase(GroupingDatabase):
         """Return the journal mode of the file; for a missing file, the mode that it will have."""
         if not self._size():
             return journal_mode()[0]
-        found = self.read("", "check", lambda session: session.execute("PRAGMA journal_mode"))
-        return str(found[0][0])
+        ((mode,),) = self.read("", "check", lambda session: session.execute("PRAGMA journal_mode"))
+        return str(mode)
 
     def release_space(self) -> None:
         """Return free pages at the end of the file to the system, and restore the reserve."""
@@ -661,9 +629,7 @@ class SqliteDatabase(GroupingDatabase):
                 self._names = self._names[0], wal
                 self._identity = identify_file(self._names[0]), identify_file(wal)
             except BaseException:
-                if self._guard is not None:
-                    self._guard.close()
-                    self._guard = None
+                self._disconnect()
                 connection.close()
                 raise
             self._connection = connection
@@ -678,18 +644,27 @@ class SqliteDatabase(GroupingDatabase):
         name, wal = self._names[1], self._identity[1]
         return name != "" and (wal is None or identify_file(name) != wal)
 
-    def _write_in(self, connection: sqlite3.Connection, act: Callable[[], T]) -> T:
-        """Return the result of a function in an exclusive write transaction."""
-        return run_in_transaction(connection, act, self._begin, self._mark_committing, self._guard or _NO_GUARD)
+    def _write_in(self, connection: sqlite3.Connection, work: Callable[[SqliteSession], T]) -> T:
+        """Return the result of work in an exclusive write transaction."""
+
+        def work_before_commit() -> T:
+            result = work(SqliteSession(connection, self._clock))
+            self._is_committing = True
+            return result
+
+        self._is_committing = False
+        with self._guard or _NO_GUARD:
+            result = run_in_transaction(connection, work_before_commit, self._begin)
+        self._is_committing = False
+        return result
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         """Start a write transaction, unless another program has set an unsafe journal mode."""
         connection.execute("BEGIN IMMEDIATE")
         if not self._names[1] and journal_mode()[0] != "wal":
-            found = connection.execute("PRAGMA journal_mode").fetchone()[0]
-            if found == "wal":
-                connection.execute("ROLLBACK")
-                raise foreign_journal_error(self.path, found)
+            mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
+            if mode == "wal":
+                raise foreign_journal_error(self.path, mode)
 
     def _open_to_read(self) -> sqlite3.Connection:
         if self._read_only is None:
@@ -701,27 +676,21 @@ class SqliteDatabase(GroupingDatabase):
         elif identify_file(self._names[0]) == self._identity[0] and self._is_unchanged():
             return self._read_only.connection
         self._disconnect()
-        found = connect_to_read(self.path, allowed=self._allowed)
-        try:
-            self._check_up_to_date(found.connection)
-        except BaseException:
-            found.connection.close()
-            raise
-        self._connection, self._read_only = found.connection, found
+        opened = connect_to_read(self.path, allowed=self._allowed)
+        with closed_on_error(opened.connection):
+            self._check_up_to_date(opened.connection)
+        self._connection, self._read_only = opened.connection, opened
         self._identity = identify_file(self._names[0]), None
-        return found.connection
+        return opened.connection
 
     def _is_unchanged(self) -> bool:
         """Return whether a file that is read as immutable is unchanged."""
-        found = self._read_only
-        return found is None or found.stamp is None or found.stamp == read_stamp(self.path)
+        stamp = None if self._read_only is None else self._read_only.stamp
+        return stamp is None or stamp == read_stamp(self.path)
 
     def _check_up_to_date(self, connection: sqlite3.Connection) -> None:
         """Refuse a database that must be migrated before it can be read."""
-        version = 0
-        if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (VERSION_TABLE,)).fetchall():
-            version = read_version(SqliteSession(connection, self._clock))
-            check_version(version)
+        version = _check_version(SqliteSession(connection, self._clock))
         if version < len(MIGRATIONS):
             raise ReadOnlyStoreError(
                 str(self.path),
@@ -731,19 +700,15 @@ class SqliteDatabase(GroupingDatabase):
             )
 
     def _migrate_if_needed(self, connection: sqlite3.Connection) -> None:
-        session = SqliteSession(connection, self._clock)
-        version = 0
-        if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (VERSION_TABLE,)).fetchall():
-            version = read_version(session)
-            check_version(version)
-            if version == len(MIGRATIONS):
-                return
+        version = _check_version(SqliteSession(connection, self._clock))
+        if version == len(MIGRATIONS):
+            return
         with contextlib.ExitStack() as until_committed:
 
-            def migrate_tables() -> None:
+            def migrate_tables(session: SqliteSession) -> None:
                 if version:
                     until_committed.enter_context(announce_migration(self.path))
-                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                session.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 migrate(session, self.dialect, str(self.path))
 
             self._write_in(connection, migrate_tables)
@@ -759,7 +724,7 @@ class SqliteDatabase(GroupingDatabase):
             )
             self._has_warned_empty = True
 
-    def _run_on_empty_database(self, work: Callable[[SqliteSession], T]) -> T:
+    def _run_on_empty_database(self, work: Callable[[Session], T]) -> T:
         """Run work on an empty database in memory."""
         with contextlib.closing(library().open(":memory:", timeout=0)) as connection:
             add_functions(connection)
@@ -776,6 +741,19 @@ class SqliteDatabase(GroupingDatabase):
             raise self._translate_error(error, workflow_id, operation) from error
         except OSError as error:
             raise translate_os_error(error, self.path, workflow_id, operation, is_write=is_write) from error
+
+
+def _add_rows(session: SqliteSession, addition: Addition) -> bool:
+    return rows.add_rows(session, addition, (rows.ADVANCE_ALONE, rows.ADVANCE))
+
+
+def _check_version(session: SqliteSession) -> int:
+    """Return the version of a database, 0 if it is new; refuse a newer one than this program supports."""
+    if not session.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (VERSION_TABLE,)):
+        return 0
+    version = read_version(session)
+    check_version(version)
+    return version
 
 
 def _read_pragma(connection: sqlite3.Connection, pragma: str) -> int:
