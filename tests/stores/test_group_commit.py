@@ -457,6 +457,23 @@ async def test_no_save_of_a_group_is_acknowledged_after_a_failed_sync(sqlite, mo
             await sqlite.save(run, checkpoint(3, results("a", "b", "c")))
 
 
+async def test_a_group_whose_database_cannot_be_opened_was_not_saved(sqlite, monkeypatch):
+    def refuse(*arguments, **options):
+        error = sqlite3.OperationalError("injected")
+        error.sqlite_errorname = "SQLITE_IOERR_READ"
+        raise error
+
+    await owned(sqlite)
+    sqlite.runs.database._disconnect()
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "connect", refuse)
+        errors = await together(sqlite, map(second, RUNS))
+    assert [(type(error), error.is_outcome_unknown) for error in errors] == [(CheckpointStorageError, False)] * len(
+        RUNS
+    )
+    assert await together(sqlite, map(second, RUNS)) == [None] * len(RUNS)
+
+
 async def test_a_file_that_vanished_acknowledges_no_save_of_a_group(sqlite):
     await owned(sqlite)
     sqlite.path.unlink()

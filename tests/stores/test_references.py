@@ -170,6 +170,23 @@ async def test_a_run_that_came_to_its_end_leaves_no_file_beside_the_database(tmp
     assert list((tmp_path / "runs.db-begun").iterdir()) == []
 
 
+async def test_pruned_runs_leave_no_notes_beside_the_database(tmp_path, database):
+    store = SqliteCheckpointStore(database)
+    for run in ("kept", "pruned"):
+        await store.acquire(run)
+        await store.save(run, checkpoint(1))
+        store.note_started(run, "a")
+        store.note_live(run, b"[]")
+        await store.release(run)
+    pruned = await store.describe_run("pruned")
+    assert await store.clear_unchanged([pruned]) == ["pruned"]
+    assert await store.started_steps("pruned") == (0, ())
+    assert await store.live_note("pruned") is None
+    assert len(list((tmp_path / "runs.db-begun").iterdir())) == 2
+    assert await store.started_steps("kept") == (1, ("a",))
+    store.close()
+
+
 class BrokenCommit:
     """A connection whose COMMIT fails, once it is done."""
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.system.blocking import run_blocking
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.filesystem import FileSystem, PosixFileSystem, held_open
@@ -57,7 +58,7 @@ class SqliteCheckpointStore(SqlCheckpointStore):
         database = SqliteDatabase(self.path, clock=clock or SystemClock(), allowed=allow_filesystems)
         super().__init__(SqlRuns(database, lease_seconds=lease_seconds))
         self._database = database
-        self._started_files = StartedStepFiles(self.path)
+        self._note_files = NoteFiles(self.path)
 
     def __repr__(self) -> str:
         return f"SqliteCheckpointStore({str(self.path)!r})"
@@ -70,23 +71,23 @@ class SqliteCheckpointStore(SqlCheckpointStore):
 
     def note_started(self, workflow_id: str, path: str) -> None:
         """Note in a file next to the database, without a sync, that a step starts."""
-        owned = self.runs.owned.get(workflow_id)
-        if owned is not None and owned.is_mine:
-            self._started_files.add(workflow_id, owned.attempt, owned.last_sequence, path)
+        writer = self.runs.owned.get(workflow_id)
+        if writer is not None and writer.is_mine:
+            self._note_files.add(workflow_id, writer.attempt, writer.last_sequence, path)
 
     async def started_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
         """Return the latest attempt that noted steps, and these steps."""
-        return await run_blocking(lambda: self._started_files.read(workflow_id))
+        return await run_blocking(lambda: self._note_files.read(workflow_id))
 
     def note_live(self, workflow_id: str, content: bytes) -> None:
         """Replace the live note in a file next to the database, without a sync."""
-        owned = self.runs.owned.get(workflow_id)
-        if owned is not None and owned.is_mine:
-            self._started_files.write_live(workflow_id, content)
+        writer = self.runs.owned.get(workflow_id)
+        if writer is not None and writer.is_mine:
+            self._note_files.write_live(workflow_id, content)
 
     async def live_note(self, workflow_id: str) -> bytes | None:
         """Return the live note of a run; see `StoreBase.live_note`."""
-        return await run_blocking(lambda: self._started_files.read_live(workflow_id))
+        return await run_blocking(lambda: self._note_files.read_live(workflow_id))
 
     async def release(self, workflow_id: str, *, token: str = "") -> None:
         """Release the run."""
@@ -96,7 +97,14 @@ class SqliteCheckpointStore(SqlCheckpointStore):
     async def clear(self, workflow_id: str) -> None:
         """Remove the run in one transaction; see `CheckpointStore.clear`."""
         await super().clear(workflow_id)
-        self._started_files.remove(workflow_id)
+        self._note_files.remove(workflow_id)
+
+    async def clear_unchanged(self, runs: Sequence[RunInfo]) -> Sequence[str]:
+        """Remove the runs that are unchanged since they were listed; see `StoreBase.clear_unchanged`."""
+        removed = await super().clear_unchanged(runs)
+        for workflow_id in removed:
+            self._note_files.remove(workflow_id)
+        return removed
 
     async def use_reserve(self) -> bool:
         """Remove the reserve of the file; see `StoreBase.use_reserve`."""
@@ -107,12 +115,12 @@ class SqliteCheckpointStore(SqlCheckpointStore):
         for workflow_id in self.runs.owned:
             self._release_note(workflow_id)
         super().close()
-        self._started_files.close()
+        self._note_files.close()
 
     def _release_note(self, workflow_id: str, token: str = "") -> None:
-        owned = self.runs.owned.get(workflow_id)
-        if owned is not None and owned.is_mine and token in ("", owned.token):
-            self._started_files.release(workflow_id, owned.last_sequence)
+        writer = self.runs.owned.get(workflow_id)
+        if writer is not None and writer.is_mine and token in ("", writer.token):
+            self._note_files.release(workflow_id, writer.last_sequence)
 
 
 # Notes of the steps started since the last checkpoint: small files next to the database, written without a sync.
@@ -136,7 +144,7 @@ class _Notes:
         self.sequence = -1  # of the last checkpoint before the last note
 
 
-class StartedStepFiles:
+class NoteFiles:
     """The files of the runs of a database.
 
     Args:
@@ -146,7 +154,7 @@ class StartedStepFiles:
     def __init__(self, database: Path) -> None:
         self.path = database.with_name(f"{database.name}-begun")
         self._filesystem = PosixFileSystem()
-        self._notes: dict[str, _Notes] = {}
+        self._open_notes: dict[str, _Notes] = {}
 
     def add(self, workflow_id: str, attempt: int, sequence: int, path: str) -> None:
         """Note that a step starts; errors are ignored.
@@ -157,11 +165,13 @@ class StartedStepFiles:
             sequence: the last checkpoint of the run; notes made before it no longer count.
             path: the step.
         """
-        notes = self._notes.get(workflow_id)
+        notes = self._open_notes.get(workflow_id)
         if notes is None or notes.attempt != attempt:
             self._close(workflow_id)
             with contextlib.suppress(OSError):
-                self._notes[workflow_id] = notes = _Notes(self._filesystem, self._create_file(workflow_id), attempt)
+                self._open_notes[workflow_id] = notes = _Notes(
+                    self._filesystem, self._create_file(workflow_id), attempt
+                )
         if notes is not None and notes.attempt == attempt:
             if notes.sequence != sequence:
                 notes.started.end = 0
@@ -175,7 +185,7 @@ class StartedStepFiles:
             workflow_id: the run.
             sequence: the last checkpoint.
         """
-        notes = self._notes.get(workflow_id)
+        notes = self._open_notes.get(workflow_id)
         self._close(workflow_id)
         if notes is not None and notes.sequence != sequence:
             self.remove(workflow_id)
@@ -215,7 +225,7 @@ class StartedStepFiles:
 
     def close(self) -> None:
         """Close the files."""
-        for workflow_id in list(self._notes):
+        for workflow_id in list(self._open_notes):
             self._close(workflow_id)
 
     def _create_file(self, workflow_id: str) -> int:
@@ -235,6 +245,6 @@ class StartedStepFiles:
             yield directory
 
     def _close(self, workflow_id: str) -> None:
-        notes = self._notes.pop(workflow_id, None)
+        notes = self._open_notes.pop(workflow_id, None)
         if notes is not None:
             self._filesystem.close(notes.file)
