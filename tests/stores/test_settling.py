@@ -34,8 +34,8 @@ class FailingCommit:
 
     def __init__(self, database, *, does_it, name=""):
         self.database, self.does_it, self.name, self.is_away = database, does_it, name, False
-        opened = database._opened
-        database._opened = lambda **_: self if self.is_away else opened()
+        opened = database._open
+        database._open = lambda **_: self if self.is_away else opened()
         self._connection = opened
 
     def __getattr__(self, name):

@@ -29,7 +29,7 @@ from flowckpt.errors import (
     ReadOnlyStoreError,
     StoreSpecError,
 )
-from flowckpt.stores.sql.database import HURRIED_SECONDS, Session
+from flowckpt.stores.sql.database import HURRIED_SECONDS, Session, storage_error
 from flowckpt.stores.sql.layout import NOTICE_SECONDS, MigrationWait
 
 
@@ -493,13 +493,7 @@ def translate_error(
     elif error.sqlstate == LOCKED:
         text = f"another session has kept it locked for more than {LOCKED_SECONDS:g} s ({text})"
         remedy = "Find that session in pg_stat_activity and pg_locks, and end it. Nothing was changed here."
-    run = f" run {workflow_id!r}" if workflow_id else ""
-    return CheckpointStorageError(
-        f"the PostgreSQL store {address.shown} could not {operation}{run}: {text}",
-        workflow_id=workflow_id,
-        operation=operation,
-        remedy=remedy,
-    )
+    return storage_error(f"the PostgreSQL store {address.shown}", workflow_id, operation, text, remedy=remedy)
 
 
 def describe_grants(address: PostgresAddress) -> str:

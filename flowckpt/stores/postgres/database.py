@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar, cast
 
-import attrs
 import psycopg
 from psycopg import IsolationLevel
 
@@ -45,6 +44,7 @@ from flowckpt.stores.sql.database import (
     ShortWaits,
     Work,
     closed_on_error,
+    prepare_again,
 )
 from flowckpt.stores.sql.layout import (
     MIGRATIONS,
@@ -389,7 +389,7 @@ class PostgresDatabase(GroupingDatabase):
 
     def write(self, workflow_id: str, operation: str, work: Callable[[Session], T]) -> T:
         """Run writing work in one transaction, and commit it durably."""
-        result: T = self._do_work(Work(workflow_id, operation, work))
+        result: T = self._write_work(Work(workflow_id, operation, work))
         return result
 
     def _write_group(self, items: Sequence[Item]) -> Sequence[Outcome]:
@@ -412,19 +412,9 @@ class PostgresDatabase(GroupingDatabase):
         else:
             self._pool.give_back(connection)
             return outcomes
-        return [Separate(_prepare_again(each, is_uncertain=is_uncertain)) for each in items]
+        return [Separate(prepare_again(each, is_uncertain=is_uncertain)) for each in items]
 
-    def _try_to_write(self, item: Item) -> Outcome:
-        try:
-            return self._write_alone(item)
-        except Exception as error:
-            return error
-
-    def _write_alone(self, item: Item) -> Any:
-        """Write an item in its own transaction, and return its result."""
-        return self._do_work(item) if isinstance(item, Work) else self._add(item, is_uncertain=item.may_be_saved)
-
-    def _do_work(self, work: Work) -> Any:
+    def _write_work(self, work: Work) -> Any:
         untried = work.statements
 
         def do_once(connection: Connection) -> Any:
@@ -440,6 +430,9 @@ class PostgresDatabase(GroupingDatabase):
     def write_once(self, addition: Addition) -> bool:
         """Write the rows of a save with unknown outcome, unless they exist; return whether the fence holds."""
         return self._add(addition, is_uncertain=True, patience=0.0)
+
+    def _write_addition(self, addition: Addition) -> bool:
+        return self._add(addition, is_uncertain=addition.may_be_saved)
 
     def probe(self) -> None:
         """Check that the server answers."""
@@ -612,13 +605,6 @@ class PostgresDatabase(GroupingDatabase):
             finally:
                 self._pool.give_back(connection)
         return []
-
-
-def _prepare_again(item: Item, *, is_uncertain: bool) -> Item:
-    """Return an item for writing it separately after its group failed, possibly after a commit."""
-    if isinstance(item, Work):
-        return attrs.evolve(item, statements=())
-    return attrs.evolve(item, may_be_saved=True) if is_uncertain else item
 
 
 def _is_gone(error: psycopg.Error, connection: Connection) -> bool:

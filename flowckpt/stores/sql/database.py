@@ -120,6 +120,21 @@ def unwrap_outcome(outcome: Outcome) -> Any:
     return outcome
 
 
+def storage_error(store: str, workflow_id: str, operation: str, reason: str, **options: Any) -> CheckpointStorageError:
+    """Return the error for a failed operation of a database.
+
+    Args:
+        store: the store, for people.
+        workflow_id: the run; may be empty.
+        operation: the verb for the operation.
+        reason: why it failed.
+        **options: further fields of the error.
+    """
+    run = f" run {workflow_id!r}" if workflow_id else ""
+    message = f"{store} could not {operation}{run}: {reason}"
+    return CheckpointStorageError(message, workflow_id=workflow_id, operation=operation, **options)
+
+
 class Closable(Protocol):
     """A connection of any driver."""
 
@@ -378,6 +393,13 @@ def _deliver(answered: Sequence[tuple[asyncio.Future[Any], Any, BaseException | 
             future.set_result(answer) if error is None else future.set_exception(error)
 
 
+def prepare_again(item: Item, *, is_uncertain: bool) -> Item:
+    """Return an item for writing it separately after its group failed, possibly after a commit."""
+    if isinstance(item, Work):
+        return attrs.evolve(item, statements=())
+    return attrs.evolve(item, may_be_saved=True) if is_uncertain else item
+
+
 class GroupingDatabase(Database):
     """A database that writes concurrent items in one transaction."""
 
@@ -389,8 +411,30 @@ class GroupingDatabase(Database):
         """Write items, and return the outcome of each; an exception is the outcome of all."""
 
     @abstractmethod
+    def _write_work(self, work: Work) -> Any:
+        """Do work in its own transaction, and return its result."""
+
+    @abstractmethod
+    def _write_addition(self, addition: Addition) -> bool:
+        """Write the rows of a save in their own transaction, unless they may exist and do; return whether the fence holds."""
+
     def _write_alone(self, item: Item) -> Any:
-        """Write an item in its own transaction, and return its result."""
+        return self._write_work(item) if isinstance(item, Work) else self._write_addition(item)
+
+    def _try_to_write(self, item: Item, *, is_uncertain: bool = False) -> Outcome:
+        """Write an item in its own transaction, and return its result or its error.
+
+        Args:
+            item: the item.
+            is_uncertain: whether a group that contained it may have been committed.
+        """
+        try:
+            return self._write_alone(prepare_again(item, is_uncertain=is_uncertain))
+        except CheckpointStorageError as error:
+            error.is_outcome_unknown = error.is_outcome_unknown or is_uncertain
+            return error
+        except Exception as error:
+            return error
 
     def write_now(self, item: Item) -> Any:
         """Write a save or other work durably."""
@@ -434,10 +478,6 @@ class ShortWaits:
             workflow_id: the run; may be empty.
             operation: the verb for the error.
         """
-        run = f" run {workflow_id!r}" if workflow_id else ""
-        return CheckpointStorageError(
-            f"{self._store} could not {operation}{run}: another process keeps it locked, and the wait for it was interrupted",
-            workflow_id=workflow_id,
-            operation=operation,
-            remedy="Find the program that has it locked, and try again after it has ended. Nothing was changed here.",
-        )
+        reason = "another process keeps it locked, and the wait for it was interrupted"
+        remedy = "Find the program that has it locked, and try again after it has ended. Nothing was changed here."
+        return storage_error(self._store, workflow_id, operation, reason, remedy=remedy)

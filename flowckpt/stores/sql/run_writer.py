@@ -15,7 +15,7 @@ from flowckpt.core.codec.results import Blobs, encode_time
 from flowckpt.core.records import CheckpointData, HistoryView, Reason
 from flowckpt.core.records.checkpoint import verified_after
 from flowckpt.core.records.generation import start_of_run
-from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, VanishedError
+from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
 from flowckpt.stores.runs_base import RunWriter, as_encoding_error, refuse_write
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Addition, Database, Outcome, Row, Session, unwrap_outcome
@@ -61,12 +61,7 @@ class SqlRunWriter(RunWriter):
         try:
             super().save(data)
         except OverflowError as error:
-            raise self._number_error(error) from error
-
-    def _number_error(self, error: OverflowError) -> EncodingError:
-        """Return the error for a number that no column can store; nothing was written."""
-        self._is_poisoned = False
-        return as_encoding_error(error)
+            raise as_encoding_error(error) from error
 
     def _encode(self, data: CheckpointData, view: HistoryView) -> tuple[str, str | None, Blobs]:
         """Return the document, the head for the first checkpoint of an attempt, and the large values."""
@@ -222,8 +217,6 @@ class SqlRunWriter(RunWriter):
             self._is_poisoned = False
             self._commit(lambda _: unwrap_outcome(outcome), addition)
             self._acknowledge_last()
-        except OverflowError as error:
-            raise self._number_error(error) from error
         finally:
             self._one_at_a_time.release()
 
@@ -240,6 +233,9 @@ class SqlRunWriter(RunWriter):
         except CheckpointStorageError as error:
             self._is_poisoned = was_poisoned or error.is_outcome_unknown
             raise
+        except OverflowError as error:  # a number that no column can store: nothing was written
+            self._is_poisoned = was_poisoned
+            raise as_encoding_error(error) from error
         self._is_poisoned = False
         if not holds:
             raise self._find_fence_error()

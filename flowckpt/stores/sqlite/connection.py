@@ -32,7 +32,7 @@ from flowckpt.errors import (
     UnsupportedFilesystemError,
 )
 from flowckpt.stores.file.directory import take_lock
-from flowckpt.stores.sql.database import closed_on_error
+from flowckpt.stores.sql.database import closed_on_error, storage_error
 from flowckpt.stores.sql.layout import Dialect
 from flowckpt.stores.sqlite.library import WAL_IS_SAFE, Version, library
 
@@ -478,13 +478,16 @@ def translate_error(
         remedy = "Find the program that has the file open, and end it."
     else:
         what, remedy = f"{error} ({name})" if name else str(error), _REMEDY
-    text = f"the SQLite store {path} could not {operation}{_name_run(workflow_id)}: {what}"
-    text += "; whether it was saved is unknown" if is_outcome_unknown else ""
-    if is_full(error):
-        return DiskFullError(text, workflow_id=workflow_id, operation=operation, is_outcome_unknown=is_outcome_unknown)
-    return CheckpointStorageError(
-        text, workflow_id=workflow_id, operation=operation, is_outcome_unknown=is_outcome_unknown, remedy=remedy
+    if is_outcome_unknown:
+        what += "; whether it was saved is unknown"
+    failure = storage_error(
+        f"the SQLite store {path}", workflow_id, operation, what, remedy=remedy, is_outcome_unknown=is_outcome_unknown
     )
+    if is_full(error):
+        return DiskFullError(
+            failure.message, workflow_id=workflow_id, operation=operation, is_outcome_unknown=is_outcome_unknown
+        )
+    return failure
 
 
 _MISSING = re.compile("no such (table|column)|has no column named")
@@ -522,11 +525,11 @@ def diagnose_failed_read(path: Path, workflow_id: str, operation: str, message: 
             return translate_os_error(error, path, workflow_id, operation, is_write=False)
     if not _is_sound(path):
         return None
-    return CheckpointStorageError(
-        f"the SQLite store {path} could not {operation}{_name_run(workflow_id)}: {message}; "
-        "all of it was then read without an error, so the file is not damaged",
-        workflow_id=workflow_id,
-        operation=operation,
+    return storage_error(
+        f"the SQLite store {path}",
+        workflow_id,
+        operation,
+        f"{message}; all of it was then read without an error, so the file is not damaged",
         remedy="Try again. If it happens again, look for disk errors in the system log.",
     )
 
@@ -581,12 +584,8 @@ def translate_os_error(
     message = error.strerror or str(error)
     if is_write and error.errno in NOT_ALLOWED:
         return ReadOnlyStoreError(str(path), reason=message, workflow_id=workflow_id, operation=operation)
-    return CheckpointStorageError(
-        f"the SQLite store {path} could not {operation}{_name_run(workflow_id)}: {message}",
-        workflow_id=workflow_id,
-        operation=operation,
-        remedy=_NO_FILE if error.errno in (errno.EISDIR, errno.ENOTDIR) else _REMEDY,
-    )
+    remedy = _NO_FILE if error.errno in (errno.EISDIR, errno.ENOTDIR) else _REMEDY
+    return storage_error(f"the SQLite store {path}", workflow_id, operation, message, remedy=remedy)
 
 
 def is_failed_sync(error: sqlite3.Error) -> bool:
@@ -624,7 +623,3 @@ def _find_read_only_reason(name: str, path: Path) -> str:
 def _error_name(error: Exception) -> str:
     name: str = getattr(error, "sqlite_errorname", "")
     return name
-
-
-def _name_run(workflow_id: str) -> str:
-    return f" run {workflow_id!r}" if workflow_id else ""

@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import attrs
+
 from flowckpt.core.system.clock import Clock
 from flowckpt.errors import (
     CheckpointCorruptedError,
@@ -365,7 +367,7 @@ class SqliteDatabase(GroupingDatabase):
                         return [self._tries.hurry.busy_error(each.workflow_id, each.operation) for each in items]
                 except Exception as error:  # one of them failed; nothing was committed
                     _log.debug("writing a group of %d saves one by one: %r", len(items), error)
-        return [self._try_to_write(each, is_unknown=is_unknown) for each in items]
+        return [self._try_to_write(each, is_uncertain=is_unknown) for each in items]
 
     def _is_same_file(self) -> bool:
         there = identify_file(self._names[0])
@@ -398,22 +400,6 @@ class SqliteDatabase(GroupingDatabase):
                 if isinstance(item, Addition):
                     outcomes[index] = VanishedError(str(self), workflow_id=item.workflow_id)
         return outcomes
-
-    def _try_to_write(self, item: Item, *, is_unknown: bool) -> Outcome:
-        """Write one item in its own transaction, unless it was written before."""
-        try:
-            if isinstance(item, Addition):
-                return self._add(item, may_be_saved=is_unknown)
-            return self._write_work(item)
-        except CheckpointStorageError as error:
-            error.is_outcome_unknown = error.is_outcome_unknown or is_unknown
-            return error
-        except Exception as error:
-            return error
-
-    def _write_alone(self, item: Item) -> Any:
-        """Write an item in its own transaction, and return its result."""
-        return self._write_work(item) if isinstance(item, Work) else self._add(item)
 
     def _write_work(self, work: Work) -> Any:
         def write_once() -> Any:
@@ -462,13 +448,11 @@ class SqliteDatabase(GroupingDatabase):
                 is_outcome_unknown=True,
                 remedy="Check the disk. The run continues without saves; a resume starts from the state on the disk.",
             )
-        return self._add(addition, may_be_saved=True)
+        return self._write_addition(attrs.evolve(addition, may_be_saved=True))
 
-    def _add(self, addition: Addition, *, may_be_saved: bool = False) -> bool:
-        """Write the rows of a save, unless they may exist and do; return whether the fence holds."""
-
+    def _write_addition(self, addition: Addition) -> bool:
         def add_once() -> bool:
-            return (may_be_saved and self._is_saved(addition)) or self._add_once(addition)
+            return (addition.may_be_saved and self._is_saved(addition)) or self._add_once(addition)
 
         with self._exclusive:
             if not self._is_same_file():
