@@ -19,7 +19,7 @@ from flowckpt.cli.arguments import (
 from flowckpt.cli.notices import warn
 from flowckpt.cli.runs import open_choice, read_latest, resolve_run, run_async
 from flowckpt.cli.settings import StoreChoice, command_settings
-from flowckpt.core.codec.results import plain_tree
+from flowckpt.core.codec.blob import plain_tree
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import IMPORTED, refuse_task

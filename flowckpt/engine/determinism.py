@@ -32,8 +32,8 @@ from uuid import uuid4
 import attrs
 
 from flowckpt.core import codec
+from flowckpt.core.codec.blob import plain_tree
 from flowckpt.core.codec.checkpoints import export_text, read_export
-from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.dsl import NextGeneration, Step, Workflow
 from flowckpt.core.dsl.composites import WorkflowAction
 from flowckpt.core.identity.call import CallIdentity

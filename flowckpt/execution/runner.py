@@ -13,8 +13,7 @@ import attrs
 from flowckpt import execution
 from flowckpt.core import codec, dsl, records
 from flowckpt.core.codec.annotations import return_annotation
-from flowckpt.core.codec.blob import Recorded
-from flowckpt.core.codec.results import plain_tree
+from flowckpt.core.codec.blob import Recorded, plain_tree
 from flowckpt.core.dsl.step import Action, PythonAction, Step
 from flowckpt.core.identity.call import function_info
 from flowckpt.core.identity.secrets import (

@@ -13,8 +13,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from flowckpt.core.codec.blob import Blob
-from flowckpt.core.codec.results import plain_tree
+from flowckpt.core.codec.blob import Blob, plain_tree
 from flowckpt.core.codec.tags import encode
 from flowckpt.core.identity.inputs_hash import canonical
 from flowckpt.core.records import CheckpointData, StepResult

@@ -13,9 +13,9 @@ from typing import Any
 import attrs
 
 from flowckpt.core.codec import Json
-from flowckpt.core.codec.blob import Blob
+from flowckpt.core.codec.blob import Blob, plain_tree
 from flowckpt.core.codec.checkpoints import CARRIED, encode_head, export_text
-from flowckpt.core.codec.results import as_view, plain_tree
+from flowckpt.core.codec.results import as_view
 from flowckpt.core.records import CheckpointData, History, HistoryView, PartialState
 from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.listing import IMPORTED, Owner

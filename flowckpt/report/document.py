@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from flowckpt.core import codec
-from flowckpt.core.codec.results import plain_tree
+from flowckpt.core.codec.blob import plain_tree
 from flowckpt.core.records import CheckpointData, Status, StepError, StepResult
 from flowckpt.core.records.checkpoint import recorded_claims
 from flowckpt.core.records.generation import number_of

@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any
 
 from flowckpt._version import __version__
-from flowckpt.core.codec.results import plain_tree
+from flowckpt.core.codec.blob import plain_tree
 from flowckpt.core.records.generation import number_of
 from flowckpt.core.records.result import sum_figures
 from flowckpt.core.records.wait import shown_moment

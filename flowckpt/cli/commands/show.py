@@ -34,7 +34,8 @@ from flowckpt.cli.render.terminal import escape, escape_lines, json_text, say, s
 from flowckpt.cli.runs import open_run
 from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_run import StoredRun, read_stored_run
-from flowckpt.core.codec.results import encode_time, plain_tree
+from flowckpt.core.codec.blob import plain_tree
+from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records import CheckpointData, Reason, Status, StepError, StepResult
 from flowckpt.core.records.generation import Generation, generations_of, number_of
 from flowckpt.core.records.listing import IMPORTED, STARTED_BY, CheckpointRef, is_not_started, is_task

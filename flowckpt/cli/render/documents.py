@@ -13,8 +13,9 @@ from flowckpt.cli.runs import run_async
 from flowckpt.cli.stored_run import StoredRun
 from flowckpt.core import codec
 from flowckpt.core.codec import Json, encode
+from flowckpt.core.codec.blob import plain_tree
 from flowckpt.core.codec.checkpoints import result_document
-from flowckpt.core.codec.results import encode_error, encode_time, plain_tree
+from flowckpt.core.codec.results import encode_error, encode_time
 from flowckpt.core.records import StepResult
 from flowckpt.core.records.generation import number_of
 from flowckpt.core.records.listing import MANAGED, STARTED_BY, CheckpointRef, Owner, RunInfo, is_task

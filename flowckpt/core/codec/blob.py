@@ -6,8 +6,9 @@ import json
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from flowckpt.core.codec.tags import Json, decode, dumps
+from flowckpt.core.codec.tags import Json, decode, dumps, encode
 from flowckpt.core.records import LazyValue
+from flowckpt.core.records.result import decoded_value
 from flowckpt.core.system import external
 from flowckpt.errors import DecodingError
 
@@ -175,3 +176,8 @@ def _is_reference(body: Any) -> bool:
         and type(body[1]) is int
         and body[1] >= BLOB_SIZE
     )
+
+
+def plain_tree(held: Any, place: str) -> Json:
+    """Return the tree of a recorded value, reading a large one from its store."""
+    return held.tree if isinstance(held, Recorded | Blob) else encode(decoded_value(held), place)

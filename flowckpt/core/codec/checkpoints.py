@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from flowckpt.core.codec.blob import Blob, Fetch, Recorded, pack, unpack
+from flowckpt.core.codec.blob import Blob, Fetch, Recorded, pack, plain_tree, unpack
 from flowckpt.core.codec.results import (
     Blobs,
     checked_extra,
@@ -20,7 +20,6 @@ from flowckpt.core.codec.results import (
     encode_error,
     encode_result,
     encode_time,
-    plain_tree,
 )
 from flowckpt.core.codec.tags import Json, decode, encode
 from flowckpt.core.records import CheckpointData, StepResult

@@ -20,7 +20,7 @@ import attrs
 from flowckpt.core.codec.blob import Blob, Fetch, Line, Recorded, pack, unpack
 from flowckpt.core.codec.tags import LARGEST, SMALLEST, Json, dumps, encode, is_itself
 from flowckpt.core.records import History, HistoryView, StepError, StepResult
-from flowckpt.core.records.result import UNREAD, decoded_value, result_of
+from flowckpt.core.records.result import UNREAD, result_of
 from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.errors import DecodingError, EncodingError
@@ -516,8 +516,3 @@ def encode_time(moment: datetime) -> str:
 
 _last_second = [(datetime(2000, 1, 1, tzinfo=UTC), datetime(2000, 1, 1, tzinfo=UTC), "")]
 """The last encoded second, its end, and its text: the two times of a step mostly share it (0.3 µs, not 1.0)."""
-
-
-def plain_tree(held: Any, place: str) -> Json:
-    """Return the tree of a recorded value, reading a large one from its store."""
-    return held.tree if isinstance(held, Recorded | Blob) else encode(decoded_value(held), place)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core import codec
-from flowckpt.core.codec.results import plain_tree
+from flowckpt.core.codec.blob import plain_tree
 from flowckpt.core.dsl import NextGeneration, Workflow
 from flowckpt.core.dsl.composites import FanOutAction, ItemsError, WorkflowAction
 from flowckpt.core.identity.fingerprint import refresh

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import attrs
 
 from flowckpt.core import codec
-from flowckpt.core.codec.blob import Blob, Recorded
-from flowckpt.core.codec.results import append_result, as_view, plain_tree
+from flowckpt.core.codec.blob import Blob, Recorded, plain_tree
+from flowckpt.core.codec.results import append_result, as_view
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.identity import inputs_hash
 from flowckpt.core.identity.call import identify

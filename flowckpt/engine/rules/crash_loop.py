@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core.codec import dumps
-from flowckpt.core.codec.blob import Blob
-from flowckpt.core.codec.results import as_view, encode_time, plain_tree
+from flowckpt.core.codec.blob import Blob, plain_tree
+from flowckpt.core.codec.results import as_view, encode_time
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.engine.rules.reasons import LIMITS, MAX_CRASHES

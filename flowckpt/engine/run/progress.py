@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 
 from flowckpt.core import codec
-from flowckpt.core.codec.blob import held_value
-from flowckpt.core.codec.results import encode_time, plain_tree
+from flowckpt.core.codec.blob import held_value, plain_tree
+from flowckpt.core.codec.results import encode_time
 from flowckpt.core.dsl.checks import check_published_name
 from flowckpt.core.identity.secrets import refuse_secrets
 from flowckpt.core.records import PartialState, Reason

@@ -23,7 +23,8 @@ from typing import Any
 import attrs
 
 from flowckpt.core import codec
-from flowckpt.core.codec.results import encode_time, plain_tree
+from flowckpt.core.codec.blob import plain_tree
+from flowckpt.core.codec.results import encode_time
 from flowckpt.core.dsl import Step
 from flowckpt.core.identity.call import UNKNOWN, CallIdentity, identify
 from flowckpt.core.identity.secrets import KnownSecrets, refuse_secrets

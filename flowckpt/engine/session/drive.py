@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core import codec
-from flowckpt.core.codec.blob import Recorded
-from flowckpt.core.codec.results import plain_tree
+from flowckpt.core.codec.blob import Recorded, plain_tree
 from flowckpt.core.dsl import NextGeneration, Workflow
 from flowckpt.core.dsl.checks import CREATED, Noted, unyielded
 from flowckpt.core.identity.secrets import KnownSecrets, refuse_secrets

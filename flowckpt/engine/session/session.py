@@ -14,7 +14,8 @@ import attrs
 
 from flowckpt import maintenance, stores
 from flowckpt.core import codec
-from flowckpt.core.codec.results import as_view, encode_time, plain_tree
+from flowckpt.core.codec.blob import plain_tree
+from flowckpt.core.codec.results import as_view, encode_time
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.identity.fingerprint import code_of, refresh
 from flowckpt.core.records import (

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from flowckpt.core import codec
-from flowckpt.core.codec.results import plain_tree
+from flowckpt.core.codec.blob import plain_tree
 from flowckpt.core.dsl.composites import WorkflowAction
 from flowckpt.core.identity.secrets import refuse_secret_names, refuse_secrets
 from flowckpt.core.replay import Answer, Crash, Finish, Replay

@@ -11,8 +11,7 @@ import attrs
 from flowckpt.core import codec
 from flowckpt.core.codec import tags
 from flowckpt.core.codec.annotations import fits, unstorable
-from flowckpt.core.codec.blob import Recorded
-from flowckpt.core.codec.results import plain_tree
+from flowckpt.core.codec.blob import Recorded, plain_tree
 from flowckpt.core.dsl import NextGeneration, Workflow
 from flowckpt.core.identity import inputs_hash
 from flowckpt.core.identity.secrets import KnownSecrets
