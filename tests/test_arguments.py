@@ -29,7 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowckpt.core import codec
-from flowckpt.core.identity.call import UNKNOWN, argument_differences, recorded_arguments, shown_arguments
+from flowckpt.core.identity.call import UNKNOWN, argument_differences, digest_arguments, format_arguments
 from flowckpt.core.identity.call import _Tree as Tree
 from flowckpt.core.identity.inputs_hash import canonical
 from tests.stable_ids import stable
@@ -39,7 +39,7 @@ def fetch(source, limit=10, *more, mode="fast", **options): ...
 
 
 def kept(value):
-    return recorded_arguments(fetch, (value,), {})["source"]
+    return digest_arguments(fetch, (value,), {})["source"]
 
 
 def is_digest(text):
@@ -112,7 +112,7 @@ PARTIAL = functools.partial(functools.partial(fetch, 1, mode=2), 3, mode=4)
     ids=stable,
 )  # fmt: skip
 def test_arguments_are_known_by_their_parameters(function, args, kwargs, expected):
-    assert recorded_arguments(function, args, kwargs) == expected
+    assert digest_arguments(function, args, kwargs) == expected
 
 
 # --- values ----------------------------------------------------------------------------------------------------------
@@ -266,8 +266,8 @@ def test_the_digests_are_fixed_and_the_same_in_every_process():
     assert kept("orders.csv") == "w1OFXeqAd3oCKsVg3cqkXQ"
     assert kept(Point({"k"}, Color.RED)) == "Qwg0p57q3PyP65PIhkER_w"
     program = (
-        "from flowckpt.core.identity.call import recorded_arguments; from pathlib import Path\n"
-        f"print(recorded_arguments(print, ({sample!r},), {{}}))".replace("PosixPath", "Path")
+        "from flowckpt.core.identity.call import digest_arguments; from pathlib import Path\n"
+        f"print(digest_arguments(print, ({sample!r},), {{}}))".replace("PosixPath", "Path")
     )
     for seed in ("1", "2"):
         done = subprocess.run(
@@ -353,15 +353,15 @@ def test_a_child_that_adds_no_state_is_compared_like_its_parent():
 
 
 def test_a_hostile_callable_makes_nothing_fail():
-    assert recorded_arguments(Hostile(), (1,), {"a": 2}) == {"0": 1, "a": 2}
-    assert recorded_arguments(3, (1,), {}) == {"0": 1}
-    assert shown_arguments(Hostile(), (Hostile(),), {"a": 2}) == {"a": "2"}
+    assert digest_arguments(Hostile(), (1,), {"a": 2}) == {"0": 1, "a": 2}
+    assert digest_arguments(3, (1,), {}) == {"0": 1}
+    assert format_arguments(Hostile(), (Hostile(),), {"a": 2}) == {"a": "2"}
 
 
 def test_the_arguments_are_neither_changed_nor_kept():
     rows = [{"b": {3, 1}, "a": [1]}]
     before, references = copy.deepcopy(rows), sys.getrefcount(rows)
-    recorded_arguments(fetch, (rows,), {"mode": rows})
+    digest_arguments(fetch, (rows,), {"mode": rows})
     assert rows == before and list(rows[0]) == ["b", "a"]
     assert sys.getrefcount(rows) == references
 
@@ -370,7 +370,7 @@ def test_the_arguments_are_neither_changed_nor_kept():
     "secret", ["hunter2", b"hunter2", ["hunter2"], {"password": "hunter2"}, Point("hunter2")], ids=stable
 )
 def test_text_never_stands_in_a_record(secret):
-    text = json.dumps(recorded_arguments(fetch, (secret,), {"token": secret}))
+    text = json.dumps(digest_arguments(fetch, (secret,), {"token": secret}))
     assert "hunter2" not in text
     assert kept(kept("hunter2")) != kept("hunter2")  # text that looks like a digest is digested
 
@@ -421,7 +421,7 @@ def test_a_difference_says_which_argument_moved(recorded, now, shown, lines):
 @given(st.dictionaries(st.sampled_from("abc"), values), st.dictionaries(st.sampled_from("abc"), values))
 @settings(max_examples=100, deadline=None)
 def test_there_is_a_difference_to_tell_just_where_arguments_are_not_the_same(one, two):
-    recorded, now = recorded_arguments(dict, (), one), recorded_arguments(dict, (), two)
+    recorded, now = digest_arguments(dict, (), one), digest_arguments(dict, (), two)
     assert bool(argument_differences(recorded, now)) == (plain(one) != plain(two))
 
 
@@ -459,7 +459,7 @@ def test_there_is_a_difference_to_tell_just_where_arguments_are_not_the_same(one
     ],
 )
 def test_plain_values_are_shown_shortly_and_secrets_are_hidden(name, value, text):
-    assert shown_arguments(dict, (), {name: value}) == {name: text}
+    assert format_arguments(dict, (), {name: value}) == {name: text}
     assert len(text) <= 60
 
 
@@ -467,18 +467,18 @@ def test_plain_values_are_shown_shortly_and_secrets_are_hidden(name, value, text
     "value", [[1], b"x", {"a": 1}, Point(1), object(), 10**5000, (1,)], ids=lambda value: type(value).__name__
 )
 def test_other_values_are_not_shown(value):
-    assert shown_arguments(fetch, (value,), {}) == {}
+    assert format_arguments(fetch, (value,), {}) == {}
 
 
 def test_shown_and_recorded_arguments_have_the_same_names():
     args, kwargs = (1, "x", 3, Path("p")), {"more[0]": 4, "source": 2}
-    assert shown_arguments(PARTIAL, args, kwargs).keys() == recorded_arguments(PARTIAL, args, kwargs).keys()
+    assert format_arguments(PARTIAL, args, kwargs).keys() == digest_arguments(PARTIAL, args, kwargs).keys()
 
 
 @given(st.text(alphabet=string.printable, max_size=200))
 @settings(max_examples=200, deadline=None)
 def test_a_shown_text_is_short_and_on_one_line(text):
-    shown = shown_arguments(fetch, (text,), {})["source"]
+    shown = format_arguments(fetch, (text,), {})["source"]
     assert len(shown) <= 60 and shown.isprintable()
 
 
@@ -491,11 +491,11 @@ def took(work, number):
 
 def test_a_small_argument_costs_next_to_nothing():
     """Measured 0.9 and 1.9 µs; the bounds leave room for a busy machine."""
-    assert took(lambda: recorded_arguments(fetch, (1,), {}), 2000) < 20e-6
-    assert took(lambda: recorded_arguments(fetch, ("orders.csv",), {}), 2000) < 40e-6
+    assert took(lambda: digest_arguments(fetch, (1,), {}), 2000) < 20e-6
+    assert took(lambda: digest_arguments(fetch, ("orders.csv",), {}), 2000) < 40e-6
 
 
 @pytest.mark.parametrize("big", ["x" * 1_000_000, b"x" * 1_000_000], ids=["str", "bytes"])
 def test_a_long_text_costs_little_more_than_its_digest(big):
     data = b"x" * 1_000_000
-    assert took(lambda: recorded_arguments(fetch, (big,), {}), 5) < 4 * took(lambda: sha256(data).digest(), 5)
+    assert took(lambda: digest_arguments(fetch, (big,), {}), 5) < 4 * took(lambda: sha256(data).digest(), 5)

@@ -16,7 +16,7 @@ import pytest
 from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
 from flowckpt.core.codec.annotations import return_annotation
 from flowckpt.core.dsl.step import function_name
-from flowckpt.core.identity.call import recorded_arguments
+from flowckpt.core.identity.call import digest_arguments
 from flowckpt.core.identity.fingerprint import step_fingerprint
 from flowckpt.core.system import functions
 from flowckpt.core.system.functions import per_pair
@@ -305,7 +305,7 @@ CACHES = {
     "the fingerprint": step_fingerprint,
     "the return annotation": return_annotation,
     "the name": function_name,
-    "the names of the arguments": lambda function: recorded_arguments(function, (1,), {}),
+    "the names of the arguments": lambda function: digest_arguments(function, (1,), {}),
 }
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine, step, workflow
 from flowckpt.core.system.ids import MOST_CHARACTERS, new_run_id, why_invalid_run_id
-from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.numbers import pluralize
 from flowckpt.errors import InputError, SettingError
 from flowckpt.maintenance import copy_run, export_run, import_run
 from flowckpt.maintenance.task_log import check_task_id
@@ -79,4 +79,4 @@ def test_what_is_no_id_is_refused_by_every_door_with_one_sentence(tmp_path, name
 
 
 def test_a_number_has_its_noun_in_the_right_form():
-    assert [counted(number, "step") for number in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
+    assert [pluralize(number, "step") for number in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]

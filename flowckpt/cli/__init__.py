@@ -2,10 +2,10 @@
 
 import sys
 
-from flowckpt.core.system.lazy import uncollected
+from flowckpt.core.system.lazy import paused_collector
 
 try:
-    with uncollected():
+    with paused_collector():
         from flowckpt.cli.main import main
 except KeyboardInterrupt:  # so early that nothing has started that could report it
     sys.stderr.write("flowckpt: stopped\n")

@@ -39,7 +39,7 @@ from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 from flowckpt.core.system.clock import SystemClock
-from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.numbers import pluralize
 from flowckpt.engine import RunOptions, WorkflowEngine, WorkflowResult
 from flowckpt.engine.run.resumption import is_final
 from flowckpt.engine.session.session import Session
@@ -256,7 +256,7 @@ def _offer_to_undo(session: Session, result: WorkflowResult) -> None:
     if not result.undoable or not is_person_there():
         return
     first, more = escape(result.undoable[0]), len(result.undoable) - 1
-    what = f"'{first}' and {counted(more, 'other step')}" if more else f"'{first}'"
+    what = f"'{first}' and {pluralize(more, 'other step')}" if more else f"'{first}'"
     try:
         is_wanted = click.confirm(f"Undo {what}, and cancel the run?", default=False, err=True)
     except click.Abort:  # Ctrl-C again

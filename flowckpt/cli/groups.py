@@ -14,7 +14,7 @@ import click
 from flowckpt.cli.render.terminal import escape
 from flowckpt.core.system import external
 from flowckpt.core.system.declared import shell_word
-from flowckpt.core.system.lazy import loaded
+from flowckpt.core.system.lazy import load_module
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -91,7 +91,9 @@ _GROUPS = {"store": "Check, measure, repair and prune a store, and manage its ke
 def load_command(name: str) -> click.Command:
     """Import the module of a command and return the command: `check_command` of `commands/store.py` for `store check`."""
     module = next((module for module, names in _TOGETHER.items() if name in names), name)
-    command: click.Command = getattr(loaded(f"flowckpt.cli.commands.{module}"), f"{name.rpartition(' ')[2]}_command")
+    command: click.Command = getattr(
+        load_module(f"flowckpt.cli.commands.{module}"), f"{name.rpartition(' ')[2]}_command"
+    )
     return command
 
 

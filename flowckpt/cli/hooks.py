@@ -26,7 +26,7 @@ import attrs
 from flowckpt._version import __version__
 from flowckpt.cli.config.settings import Hook
 from flowckpt.cli.progress.lines import event_document
-from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.numbers import pluralize
 from flowckpt.errors import EncodingError, SettingError
 from flowckpt.events import is_repeated_end
 
@@ -177,7 +177,7 @@ def _summarize(document: Mapping[str, Any]) -> str:
             waits = ", ".join(f"{each['kind']} {each['name'] or each['path']}" for each in document["waits"])
             return f"{head} waits for {waits}"
         case "on_completed":
-            steps = f"{counted(document['executed'], 'step')} executed, {document['restored']} restored"
+            steps = f"{pluralize(document['executed'], 'step')} executed, {document['restored']} restored"
             return f"{head} completed in {document['duration_ms'] / 1000:.1f} s: {steps}"
     return str(document["message"])
 

@@ -12,7 +12,7 @@ from flowckpt.cli.config.settings import SETTINGS
 from flowckpt.cli.notices import show_error
 from flowckpt.cli.render.terminal import escape, say
 from flowckpt.cli.settings import StoreChoice, is_set_already
-from flowckpt.core.records.wait import Wait, WaitKind, due_at, shown_moment
+from flowckpt.core.records.wait import Wait, WaitKind, due_at, format_moment
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.declared import shell_word
 from flowckpt.engine.rules.paths import HandledFailure
@@ -329,9 +329,9 @@ def show_ways_on(workflow_id: str, waits: Sequence[Wait], store: StoreChoice) ->
     for line in _answer_lines(workflow_id, waits, store):
         say(line)
     first = due_at(waits)
-    when = "" if first is None else f", from {shown_moment(first)} on"
+    when = "" if first is None else f", from {format_moment(first)} on"
     if any(not wait.is_timed for wait in waits):
-        when = ", once that is done" + (f"; or from {shown_moment(first)} on" if first is not None else "")
+        when = ", once that is done" + (f"; or from {format_moment(first)} on" if first is not None else "")
     say(f"Resume with: {resume_command(workflow_id, store)}{when}")
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flowckpt import execution, stores
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.system import ids
-from flowckpt.core.system.blocking import loop_hidden, run_alone
+from flowckpt.core.system.blocking import hidden_loop, run_alone
 from flowckpt.core.system.clock import Clock, SystemClock
-from flowckpt.core.system.ids import IdFactory, checked_new_id, new_message_id, new_run_id
+from flowckpt.core.system.ids import IdFactory, check_new_id, new_message_id, new_run_id
 from flowckpt.engine import dry, history, session, undo
 from flowckpt.engine import run as attempts
 from flowckpt.engine.rules.reasons import MAX_CRASHES
@@ -65,7 +65,7 @@ def run_in_own_loop(work: Coroutine[Any, Any, T]) -> T:
         work: the coroutine.
     """
     with (
-        loop_hidden() as is_hidden,
+        hidden_loop() as is_hidden,
         asyncio.Runner(loop_factory=asyncio.new_event_loop if is_hidden else None) as runner,
     ):
         return run_alone(runner, work)
@@ -359,7 +359,7 @@ class WorkflowEngine:
         """
         source, new = (
             session.check_id(workflow_id),
-            checked_new_id(self._new_id() if new_id is None else new_id),
+            check_new_id(self._new_id() if new_id is None else new_id),
         )
         changes: Any = {"edits": history.fork.make_edits(outputs or {}), "inputs": inputs or {}}
         plan = history.fork.ForkPlan(new_id=new, checkpoint=checkpoint_id, from_step=from_step, **changes)
@@ -622,7 +622,7 @@ class WorkflowEngine:
             self._saving.trigger_of(options.given_saving)  # refuses a number out of range before the lease is taken
         bound = session.bind_inputs(workflow, inputs)
         session.refuse_output(workflow)
-        run = checked_new_id(self._new_id() if workflow_id is None else workflow_id)
+        run = check_new_id(self._new_id() if workflow_id is None else workflow_id)
         return self._make_session(workflow, run, options, inputs, bound=bound, if_exists=IfExists.parse(if_exists))
 
     def prepare_resume(

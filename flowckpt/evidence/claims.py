@@ -55,25 +55,25 @@ def is_sensitive(name: object) -> bool:
     return isinstance(name, str) and re.search(_SENSITIVE, name) is not None
 
 
-def redacted(value: Any, hidden: frozenset[str] = frozenset()) -> Any:
+def redact(value: Any, hidden: frozenset[str] = frozenset()) -> Any:
     """Return a copy of a value for display: values under sensitive names are hidden, URLs lose user and query."""
     if isinstance(value, Mapping):
         return {
-            key: HIDDEN if is_sensitive(key) or key in hidden else redacted(item, hidden) for key, item in value.items()
+            key: HIDDEN if is_sensitive(key) or key in hidden else redact(item, hidden) for key, item in value.items()
         }
     if isinstance(value, list):
-        return [redacted(item, hidden) for item in value]
+        return [redact(item, hidden) for item in value]
     if isinstance(value, tuple):
-        return tuple(redacted(item, hidden) for item in value)
-    return redacted_text(value) if isinstance(value, str) else value
+        return tuple(redact(item, hidden) for item in value)
+    return redact_text(value) if isinstance(value, str) else value
 
 
-def redacted_text(text: str) -> str:
+def redact_text(text: str) -> str:
     """Return text with the possibly secret parts of its URLs removed."""
-    return re.sub(_URL, lambda match: shown_url(match[0]), text) if "://" in text else text
+    return re.sub(_URL, lambda match: format_url(match[0]), text) if "://" in text else text
 
 
-def shown_url(url: str) -> str:
+def format_url(url: str) -> str:
     """Return a URL for display: without user, password, query and fragment."""
     match = re.fullmatch(_PARTS, url)
     return f"{match[1]}://{match[3]}{match[4]}{'?…' if match[5] else ''}" if match else "(a malformed URL)"
@@ -85,21 +85,21 @@ def has_credentials(url: str) -> bool:
     return match is not None and match[2] is not None
 
 
-def secrets_in(value: Any, hidden: frozenset[str] = frozenset(), *, _is_secret: bool = False) -> Iterator[str]:
+def find_secrets(value: Any, hidden: frozenset[str] = frozenset(), *, _is_secret: bool = False) -> Iterator[str]:
     """Yield the texts under sensitive names, so that they can be removed from messages of other code."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from secrets_in(item, hidden, _is_secret=_is_secret or is_sensitive(key) or key in hidden)
+            yield from find_secrets(item, hidden, _is_secret=_is_secret or is_sensitive(key) or key in hidden)
     elif isinstance(value, list | tuple | set | frozenset):
         for item in value:
-            yield from secrets_in(item, hidden, _is_secret=_is_secret)
+            yield from find_secrets(item, hidden, _is_secret=_is_secret)
     elif _is_secret and value is not None and not isinstance(value, bool):
         text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
         if len(text) >= 4:  # removing shorter ones could damage the whole sentence
             yield text
 
 
-def scrubbed(text: str, secrets: frozenset[str]) -> str:
+def scrub(text: str, secrets: frozenset[str]) -> str:
     """Return text without these secrets, both as plain text and as `repr` shows them.
 
     Args:
@@ -139,7 +139,7 @@ class Capture(FieldEquality):
     facts: Mapping[str, Any] = attrs.field(factory=dict)
 
 
-def _kind(value: object) -> EvidenceType | str:
+def _to_kind(value: object) -> EvidenceType | str:
     if isinstance(value, str) and value.strip() and value.isprintable():
         return _KNOWN.get(value, value)
     raise EvidenceError(
@@ -148,7 +148,7 @@ def _kind(value: object) -> EvidenceType | str:
     )
 
 
-def _private_copy(value: object) -> Any:
+def _copy_facts(value: object) -> Any:
     if not isinstance(value, Mapping):
         raise EvidenceError(f"a claim's facts are a mapping, not {value!r:.80}", remedy="Write a dict.")
     # A frozen claim must not change with the dict that it was created from.
@@ -196,10 +196,10 @@ class Evidence:
         extra: unknown fields of a newer version, kept.
     """
 
-    evidence_type: EvidenceType | str = attrs.field(converter=_kind)
+    evidence_type: EvidenceType | str = attrs.field(converter=_to_kind)
     description: str
-    expected: Mapping[str, Any] = attrs.field(converter=_private_copy)
-    metadata: Mapping[str, Any] = attrs.field(factory=dict, converter=_private_copy)
+    expected: Mapping[str, Any] = attrs.field(converter=_copy_facts)
+    metadata: Mapping[str, Any] = attrs.field(factory=dict, converter=_copy_facts)
     state: State = attrs.field(default=State.STATED, kw_only=True)
     is_transient: bool = attrs.field(default=False, kw_only=True)
     workers: int = attrs.field(default=1, kw_only=True, validator=_check_count)
@@ -246,9 +246,9 @@ class Evidence:
     def __repr__(self) -> str:
         """Show the claim without its secrets: a repr ends in logs."""
         hidden = self.hidden_names
-        parts = [f"{self.evidence_type!s}: {redacted_text(self.description)!r}", f"{redacted(self.expected, hidden)!r}"]
+        parts = [f"{self.evidence_type!s}: {redact_text(self.description)!r}", f"{redact(self.expected, hidden)!r}"]
         if self.metadata:
-            parts.append(f"metadata={redacted(self.metadata, hidden)!r}")
+            parts.append(f"metadata={redact(self.metadata, hidden)!r}")
         if self.state is not State.STATED:
             parts.append(str(self.state))
         if self.is_transient:
@@ -257,7 +257,7 @@ class Evidence:
 
     def to_document(self) -> dict[str, Any]:
         """Return the claim as plain JSON; `from_document` returns an equal one."""
-        document: dict[str, Any] = evidence.documents.document_of_evidence(self)
+        document: dict[str, Any] = evidence.documents.encode_evidence(self)
         return document
 
     @classmethod
@@ -270,14 +270,14 @@ class Evidence:
         Raises:
             DecodingError: the document is not a claim.
         """
-        found: Evidence = evidence.documents.evidence_of_document(document)
+        found: Evidence = evidence.documents.decode_evidence(document)
         return found
 
 
 _NONE: frozenset[str] = frozenset()
 
 
-def _claims(value: Any) -> tuple[Evidence, ...]:
+def _to_claims(value: Any) -> tuple[Evidence, ...]:
     if isinstance(value, Evidence):
         raise EvidenceError(f"a pack needs a list of claims, not {value!r:.80}", remedy="Put it into a list.")
     claims = tuple(value)
@@ -314,7 +314,7 @@ class EvidencePack(FieldEquality):
         extra: unknown fields of a newer version, kept.
     """
 
-    evidence_list: Sequence[Evidence] = attrs.field(converter=_claims)
+    evidence_list: Sequence[Evidence] = attrs.field(converter=_to_claims)
     require_all: bool = attrs.field(default=True, validator=_check_flag)
     allow_partial: bool = attrs.field(default=False, validator=_check_flag)
     min_verified: int = attrs.field(default=0, validator=_check_minimum)
@@ -328,7 +328,7 @@ class EvidencePack(FieldEquality):
 
     def to_document(self) -> dict[str, Any]:
         """Return the pack as plain JSON; `from_document` returns an equal one."""
-        document: dict[str, Any] = evidence.documents.document_of_pack(self)
+        document: dict[str, Any] = evidence.documents.encode_pack(self)
         return document
 
     @classmethod
@@ -341,7 +341,7 @@ class EvidencePack(FieldEquality):
         Raises:
             DecodingError: the document is not a pack.
         """
-        pack: EvidencePack = evidence.documents.pack_of_document(document)
+        pack: EvidencePack = evidence.documents.decode_pack(document)
         return pack
 
 

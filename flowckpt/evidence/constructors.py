@@ -9,10 +9,10 @@ from typing import Any, Literal
 import attrs
 
 from flowckpt import evidence
-from flowckpt.core.system.declared import shown, type_name
+from flowckpt.core.system.declared import short_repr, type_name
 from flowckpt.errors import EvidenceError, FlowckptError
 from flowckpt.evidence import claims
-from flowckpt.evidence.claims import Evidence, EvidenceType, State, has_credentials, shown_url
+from flowckpt.evidence.claims import Evidence, EvidenceType, State, format_url, has_credentials
 
 AnyPath = str | os.PathLike[str]
 
@@ -29,7 +29,7 @@ def artifact_exists(
     """
     if type not in ("file", "directory", "any"):
         raise EvidenceError(f"{type!r:.80} is not a type of artifact", remedy="Write 'file', 'directory' or 'any'.")
-    expected = {"path": _path(path), "type": type}
+    expected = {"path": _check_path(path), "type": type}
     what = {"file": "the file ", "directory": "the directory ", "any": ""}[type]
     return Evidence(EvidenceType.ARTIFACT_EXISTS, f"{what}{expected['path']} exists", expected, state=State.UNCAPTURED)
 
@@ -41,7 +41,7 @@ def file_sha256(path: AnyPath, sha256: str | None = None) -> Evidence:
         path: its path, relative to the verifier's base path.
         sha256: the digest as 64 hex digits; captured by default.
     """
-    return _digest_claim(EvidenceType.FILE_SHA256, f"the content of {_path(path)}", path, "sha256", sha256)
+    return _make_digest_claim(EvidenceType.FILE_SHA256, f"the content of {_check_path(path)}", path, "sha256", sha256)
 
 
 def directory_digest(path: AnyPath, digest: str | None = None) -> Evidence:
@@ -52,7 +52,7 @@ def directory_digest(path: AnyPath, digest: str | None = None) -> Evidence:
         digest: the digest of the tree; captured by default.
     """
     kind = EvidenceType.DIRECTORY_DIGEST
-    return _digest_claim(kind, f"the content of the directory {_path(path)}", path, "digest", digest)
+    return _make_digest_claim(kind, f"the content of the directory {_check_path(path)}", path, "digest", digest)
 
 
 def command_exit(exit_code: int = 0) -> Evidence:
@@ -89,14 +89,14 @@ def db_row(
     hidden = tuple(secret_columns)
     if not isinstance(database, str | os.PathLike):
         raise EvidenceError(
-            f"{shown(database)} is not a database ({type_name(type(database))})",
+            f"{short_repr(database)} is not a database ({type_name(type(database))})",
             evidence_type="db_row",
             remedy="Write the path of a SQLite file, a name of the setting 'databases', or postgresql://user@host/database.",
         )
     for word, columns in (("where", where), ("values", values)):
         if columns is not None and not isinstance(columns, Mapping):
             raise EvidenceError(
-                f"{word}={shown(columns)} does not map columns to values",
+                f"{word}={short_repr(columns)} does not map columns to values",
                 evidence_type="db_row",
                 remedy=f"Write {word}={{'column': value}}: SQL is not accepted.",
             )
@@ -106,7 +106,7 @@ def db_row(
             _register_server(address)
         elif has_credentials(address):
             raise EvidenceError(
-                f"{shown_url(address)} was given with a user or password, which would be recorded",
+                f"{format_url(address)} was given with a user or password, which would be recorded",
                 evidence_type="db_row",
                 remedy="Leave it to the environment or a password file of the database's client.",
             )
@@ -114,7 +114,7 @@ def db_row(
     elif isinstance(database, str) and database.isidentifier():
         metadata = {"database": database}
     else:
-        metadata = {"db_path": _path(address)}
+        metadata = {"db_path": _check_path(address)}
     if hidden:
         metadata["secret"] = list(hidden)
     promised = {
@@ -122,7 +122,7 @@ def db_row(
         for name, value in (values or {}).items()
     }
     expected = {"table": table, "where": dict(where or {}), "values": promised}
-    return Evidence(EvidenceType.DB_ROW, f"rows of {table} in {shown_url(address) if '://' in address else address}",
+    return Evidence(EvidenceType.DB_ROW, f"rows of {table} in {format_url(address) if '://' in address else address}",
                     expected, metadata)  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def network_reachable(host: str, port: int) -> Evidence:
         port: the port.
     """
     return Evidence(
-        EvidenceType.NETWORK_REACHABLE, f"{host}:{port} can be reached", {"host": host, "port": _port(port)}
+        EvidenceType.NETWORK_REACHABLE, f"{host}:{port} can be reached", {"host": host, "port": _check_port(port)}
     )
 
 
@@ -154,7 +154,7 @@ def api_response(
     """
     if has_credentials(url):
         raise EvidenceError(
-            f"{shown_url(url)} was given with credentials, which would be recorded",
+            f"{format_url(url)} was given with credentials, which would be recorded",
             evidence_type="api_response",
             remedy="Give them to the verifier: AllowedHost(…, headers={'Authorization': …}).",
         )
@@ -165,7 +165,7 @@ def api_response(
         expected["headers"] = dict(headers)
     if json:
         expected["json"] = dict(json)
-    return Evidence(EvidenceType.API_RESPONSE, f"the answer of {shown_url(url)}", expected)
+    return Evidence(EvidenceType.API_RESPONSE, f"the answer of {format_url(url)}", expected)
 
 
 def process_exists(pid: int | None = None) -> Evidence:
@@ -209,7 +209,7 @@ def predicate(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Evi
     return Evidence(EvidenceType.PREDICATE, f"{name} says True", expected)
 
 
-def file_claim(path: str, role: str, *, is_directory: bool) -> Evidence:
+def make_file_claim(path: str, role: str, *, is_directory: bool) -> Evidence:
     """Return the claim of a file or directory that a step reads or writes; its facts are captured later.
 
     Args:
@@ -221,8 +221,8 @@ def file_claim(path: str, role: str, *, is_directory: bool) -> Evidence:
     return attrs.evolve(made, description=f"{role} {path}", role=role)
 
 
-def _digest_claim(kind: EvidenceType, said: str, path: AnyPath, fact: str, digest: str | None) -> Evidence:
-    expected = {"path": _path(path)}
+def _make_digest_claim(kind: EvidenceType, said: str, path: AnyPath, fact: str, digest: str | None) -> Evidence:
+    expected = {"path": _check_path(path)}
     if digest is None:
         return Evidence(kind, said, expected, state=State.UNCAPTURED)
     if not isinstance(digest, str):
@@ -237,14 +237,14 @@ def _register_server(url: str) -> None:
         raise EvidenceError(error.message, evidence_type="db_row", remedy=error.remedy) from None
 
 
-def _path(path: AnyPath) -> str:
+def _check_path(path: AnyPath) -> str:
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str) or not text:
         raise EvidenceError(f"{text!r:.80} is not a path", remedy="Write a text that is not empty.")
     return text
 
 
-def _port(port: object) -> int:
+def _check_port(port: object) -> int:
     if type(port) is not int or not 1 <= port <= 65_535:
         raise EvidenceError(f"{port!r:.80} is not a port", remedy="Write a whole number from 1 to 65535.")
     return port

@@ -21,7 +21,7 @@ from flowckpt.evidence.checks.base import (
     Settings,
     UncheckableClaimError,
 )
-from flowckpt.evidence.sandbox import Sandbox, kind_of, shown_path
+from flowckpt.evidence.sandbox import Sandbox, format_path, kind_of
 
 # The stat signature of a file: an unchanged file need not be read again.
 
@@ -89,18 +89,18 @@ def digest_path(sandbox: Sandbox, path: str, limits: Limits, deadline: Deadline,
             before = os.fstat(file)
             if before.st_size > limits.file_bytes:
                 raise RefusedClaimError(
-                    f"{shown_path(path)} has {before.st_size} bytes, more than the limit of {limits.file_bytes}",
+                    f"{format_path(path)} has {before.st_size} bytes, more than the limit of {limits.file_bytes}",
                     remedy="Raise Limits.file_bytes.",
                 )
-            found = _read(file, before.st_size, deadline)
+            found = _hash_file(file, before.st_size, deadline)
             if found is not None and signature_of(before) == signature_of(os.fstat(file)):
                 return FileDigest(found, before)
         finally:
             os.close(file)
-    raise UncheckableClaimError(f"{shown_path(path)} is being written: it changed during each read")
+    raise UncheckableClaimError(f"{format_path(path)} is being written: it changed during each read")
 
 
-def _read(file: int, size: int, deadline: Deadline) -> str | None:
+def _hash_file(file: int, size: int, deadline: Deadline) -> str | None:
     """Hash `size` bytes; None if there are more or fewer, as in a growing file or in /proc."""
     if size < _CHUNK:
         data = os.read(file, size + 1)
@@ -168,10 +168,10 @@ def list_tree(path: str, context: CheckContext, deadline: Deadline) -> list[Tree
         while open_directories:
             directory, prefix = open_directories[-1]
             if len(waiting) < len(open_directories):
-                waiting.append(_list(directory, prefix, path, entries))
+                waiting.append(_list_directory(directory, prefix, path, entries))
                 if len(entries) > limits.tree_entries:
                     raise RefusedClaimError(
-                        f"{shown_path(path)} has more than {limits.tree_entries} entries",
+                        f"{format_path(path)} has more than {limits.tree_entries} entries",
                         remedy="Raise Limits.tree_entries, or claim its parts.",
                     )
                 deadline.left()
@@ -181,7 +181,7 @@ def list_tree(path: str, context: CheckContext, deadline: Deadline) -> list[Tree
                 continue
             name = waiting[-1].pop()
             if len(open_directories) > limits.tree_depth:
-                raise RefusedClaimError(f"{shown_path(path)} is more than {limits.tree_depth} directories deep")
+                raise RefusedClaimError(f"{format_path(path)} is more than {limits.tree_depth} directories deep")
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
             open_directories.append((os.open(name, flags, dir_fd=directory), prefix + name + b"/"))
     finally:
@@ -191,7 +191,7 @@ def list_tree(path: str, context: CheckContext, deadline: Deadline) -> list[Tree
     return entries
 
 
-def _list(directory: int, prefix: bytes, path: str, entries: list[TreeEntry]) -> list[bytes]:
+def _list_directory(directory: int, prefix: bytes, path: str, entries: list[TreeEntry]) -> list[bytes]:
     below = []
     with os.scandir(directory) as found:
         for item in found:
@@ -203,7 +203,7 @@ def _list(directory: int, prefix: bytes, path: str, entries: list[TreeEntry]) ->
                 target = os.fsencode(os.readlink(item.name, dir_fd=directory))
             elif not stat.S_ISREG(status.st_mode):
                 raise RefusedClaimError(
-                    f"{shown_path(path)} holds {kind_of(status)}, {shown_path(os.fsdecode(prefix + name))}: "
+                    f"{format_path(path)} holds {kind_of(status)}, {format_path(os.fsdecode(prefix + name))}: "
                     "it has no content to digest",
                     remedy="Claim the files around it one by one.",
                 )
@@ -239,24 +239,24 @@ def content_digest(entries: Sequence[TreeEntry], contents: Sequence[str]) -> str
 
 def file_digests(path: str, entries: Sequence[TreeEntry], context: CheckContext, deadline: Deadline) -> list[str]:
     """Return the SHA-256 of each file, and an empty text for each other entry; large trees in parallel."""
-    chunks = list(_chunks(entries))
+    chunks = list(_split_entries(entries))
     size = sum(entry.status.st_size for entry in entries if entry.is_file)
     found: dict[bytes, str] = {}
     if context.executor is None and (len(entries) <= _FEW_FILES or THREADS == 1) and size <= _FEW_BYTES:
         for chunk in chunks:
             found.update(digest_chunk(context.settings, path, chunk, deadline.left()))
     elif context.executor is not None:
-        found.update(_in_parallel(context.executor, path, chunks, context, deadline))
+        found.update(_digest_in_parallel(context.executor, path, chunks, context, deadline))
     else:
         with ThreadPoolExecutor(THREADS, "flowckpt-digest") as pool:
-            found.update(_in_parallel(pool, path, chunks, context, deadline))
+            found.update(_digest_in_parallel(pool, path, chunks, context, deadline))
     return [found[entry.path] if entry.is_file else "" for entry in entries]
 
 
 Chunk = list[tuple[bytes, Signature]]
 
 
-def _chunks(entries: Iterable[TreeEntry]) -> Iterable[Chunk]:
+def _split_entries(entries: Iterable[TreeEntry]) -> Iterable[Chunk]:
     chunk: Chunk = []
     size = 0
     for entry in entries:
@@ -270,7 +270,7 @@ def _chunks(entries: Iterable[TreeEntry]) -> Iterable[Chunk]:
         yield chunk
 
 
-def _in_parallel(
+def _digest_in_parallel(
     executor: Executor, path: str, chunks: Sequence[Chunk], context: CheckContext, deadline: Deadline
 ) -> dict[bytes, str]:
     found: dict[bytes, str] = {}
@@ -305,6 +305,6 @@ def digest_chunk(settings: Settings, path: str, chunk: Chunk, seconds: float) ->
             found = digest_path(sandbox, whole, settings.limits, deadline, follow=False)
             # Device numbers differ between machines; the other parts are the same on every worker.
             if signature_of(found.status)[1:] != signature[1:]:
-                raise UncheckableClaimError(f"{shown_path(whole)} changed while its directory was read")
+                raise UncheckableClaimError(f"{format_path(whole)} changed while its directory was read")
             digests[below] = found.sha256
     return digests

@@ -31,7 +31,7 @@ _ORIGINAL = (
 )
 
 
-def document_of_evidence(evidence: Evidence) -> dict[str, Json]:
+def encode_evidence(evidence: Evidence) -> dict[str, Json]:
     """Return the document of a claim; fields at their defaults are left out.
 
     Raises:
@@ -66,7 +66,7 @@ def document_of_evidence(evidence: Evidence) -> dict[str, Json]:
     return {**copy.deepcopy(dict(evidence.extra)), **document}
 
 
-def evidence_of_document(document: Json) -> Evidence:
+def decode_evidence(document: Json) -> Evidence:
     """Return the claim of a document.
 
     Raises:
@@ -75,49 +75,49 @@ def evidence_of_document(document: Json) -> Evidence:
     if not isinstance(document, Mapping) or not isinstance(document.get("evidence_type"), str):
         raise DecodingError(f"a recorded claim is malformed: {document!r:.120}", place="evidence")
     try:
-        return _read(document)
+        return _decode_claim(document)
     except (DecodingError, EvidenceError, KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        return _unreadable(document)
+        return _make_unreadable(document)
 
 
-def _read(document: Mapping[str, Json]) -> Evidence:
+def _decode_claim(document: Mapping[str, Json]) -> Evidence:
     held = document.get("captured")
     return Evidence(
         document["evidence_type"],
-        _typed(str, decode(document.get("description", ""))),
+        _check_type(str, decode(document.get("description", ""))),
         decode(document["expected"]),
         decode(document.get("metadata", {})),
         state=State(document.get("state", State.STATED)),
-        is_transient=_typed(bool, document.get("transient", False)),
+        is_transient=_check_type(bool, document.get("transient", False)),
         workers=document.get("quorum", 1),
         attempts=document.get("attempts", 1),
         backoff=document.get("backoff", 0.0),
-        captured=None if held is None else _capture(held),
-        role=_typed(str, document.get("role", "")),
+        captured=None if held is None else _decode_capture(held),
+        role=_check_type(str, document.get("role", "")),
         extra=copy.deepcopy({key: item for key, item in document.items() if key not in _EVIDENCE_FIELDS}),
     )
 
 
-def _capture(held: Mapping[str, Json]) -> Capture:
+def _decode_capture(held: Mapping[str, Json]) -> Capture:
     signature = held.get("signature")
     at = datetime.fromisoformat(held["at"])
     if at.tzinfo is None:
         raise ValueError("a time without zone")
     return Capture(
         at,
-        None if signature is None else tuple(_typed(int, part) for part in signature),
-        _typed(dict, decode(held.get("facts", {}))),
+        None if signature is None else tuple(_check_type(int, part) for part in signature),
+        _check_type(dict, decode(held.get("facts", {}))),
     )
 
 
-def _typed(cls: Callable[..., T], value: Any) -> T:
+def _check_type(cls: Callable[..., T], value: Any) -> T:
     if type(value) is not cls:
         raise TypeError(f"{value!r:.60} is of another type")
     found: T = value
     return found
 
 
-def _unreadable(document: Mapping[str, Json]) -> Evidence:
+def _make_unreadable(document: Mapping[str, Json]) -> Evidence:
     kind, said = document["evidence_type"], document.get("description")
     kept = json.loads(json.dumps(document))  # a private copy of the JSON value
     return Evidence(
@@ -130,7 +130,7 @@ def _unreadable(document: Mapping[str, Json]) -> Evidence:
     )
 
 
-def document_of_pack(pack: EvidencePack) -> dict[str, Json]:
+def encode_pack(pack: EvidencePack) -> dict[str, Json]:
     """Return the document of a pack.
 
     Raises:
@@ -138,7 +138,7 @@ def document_of_pack(pack: EvidencePack) -> dict[str, Json]:
     """
     document: dict[str, Json] = {
         **copy.deepcopy(dict(pack.extra)),
-        "evidence": [document_of_evidence(claim) for claim in pack.evidence_list],
+        "evidence": [encode_evidence(claim) for claim in pack.evidence_list],
         "require_all": pack.require_all,
     }
     if pack.allow_partial:
@@ -148,16 +148,16 @@ def document_of_pack(pack: EvidencePack) -> dict[str, Json]:
     return document
 
 
-def pack_of_document(document: Json) -> EvidencePack:
+def decode_pack(document: Json) -> EvidencePack:
     """Return the pack of a document.
 
     Raises:
         DecodingError: it is not the document of a pack; a missing policy is never guessed.
     """
     try:
-        claims: list[Json] = _typed(list, document["evidence"])
+        claims: list[Json] = _check_type(list, document["evidence"])
         return EvidencePack(
-            [evidence_of_document(claim) for claim in claims],
+            [decode_evidence(claim) for claim in claims],
             document.get("require_all", True),
             document.get("allow_partial", False),
             document.get("min_verified", 0),
@@ -191,7 +191,7 @@ def is_digest(wanted: object) -> bool:
     return isinstance(wanted, dict) and len(wanted) == 1 and isinstance(wanted.get(_KEY), str)
 
 
-def matches(wanted: dict[str, str], found: Any) -> bool:
+def matches_digest(wanted: dict[str, str], found: Any) -> bool:
     """Return whether a value equals the secret of a digest."""
     salt, _, digest = wanted[_KEY].partition(":")
     try:

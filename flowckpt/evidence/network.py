@@ -52,7 +52,7 @@ def plain_host(host: str) -> str:
     return text.lower().rstrip(".")
 
 
-def allowed(host: str, port: int, hosts: Sequence[AllowedHost]) -> AllowedHost:
+def find_allowed(host: str, port: int, hosts: Sequence[AllowedHost]) -> AllowedHost:
     """Return the entry that allows a host and port.
 
     Raises:
@@ -69,7 +69,7 @@ def allowed(host: str, port: int, hosts: Sequence[AllowedHost]) -> AllowedHost:
 
 
 @contextmanager
-def connected(host: str, port: int, hosts: Sequence[AllowedHost], deadline: Deadline) -> Iterator[socket.socket]:
+def open_connection(host: str, port: int, hosts: Sequence[AllowedHost], deadline: Deadline) -> Iterator[socket.socket]:
     """Connect to an allowed host.
 
     Raises:
@@ -77,9 +77,9 @@ def connected(host: str, port: int, hosts: Sequence[AllowedHost], deadline: Dead
         UncheckableClaimError: the name cannot be resolved.
         OSError: the host did not answer.
     """
-    allowed(host, port, hosts)
+    find_allowed(host, port, hosts)
     name = plain_host(host)
-    found = _resolve(name, port, deadline)
+    found = resolve_name(name, port, deadline)
     for _, where in found:
         _check_address(name, where[0], port, hosts)
     trouble: OSError | None = None
@@ -104,7 +104,7 @@ def connected(host: str, port: int, hosts: Sequence[AllowedHost], deadline: Dead
     raise trouble or OSError(f"{name} has no address")
 
 
-def _resolve(name: str, port: int, deadline: Deadline) -> list[tuple[socket.AddressFamily, Any]]:
+def resolve_name(name: str, port: int, deadline: Deadline) -> list[tuple[socket.AddressFamily, Any]]:
     """Resolve a name once. The call has no time limit, so it runs on a thread that may be abandoned."""
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
@@ -126,7 +126,7 @@ def _resolve(name: str, port: int, deadline: Deadline) -> list[tuple[socket.Addr
 
 def _check_address(name: str, text: str, port: int, hosts: Sequence[AllowedHost]) -> None:
     address = ipaddress.ip_address(text)
-    if all(is_public(each) for each in _meant_by(address)):
+    if all(is_public(each) for each in _embedded_addresses(address)):
         return
     plain = str(address)
     if any(entry.port == port and plain_host(entry.host) == plain for entry in hosts):
@@ -137,7 +137,7 @@ def _check_address(name: str, text: str, port: int, hosts: Sequence[AllowedHost]
     )
 
 
-def _meant_by(address: Address) -> Iterator[Address]:
+def _embedded_addresses(address: Address) -> Iterator[Address]:
     """Yield an address, and the addresses embedded in it."""
     yield address
     if isinstance(address, ipaddress.IPv6Address):

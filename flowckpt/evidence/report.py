@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from flowckpt.evidence.claims import Evidence, EvidencePack, redacted_text
+from flowckpt.evidence.claims import Evidence, EvidencePack, redact_text
 
 
 class Moment(StrEnum):
@@ -92,7 +92,7 @@ class Verdict:
         """Return the verdict as plain JSON without secrets."""
         document: dict[str, Any] = {
             "evidence_type": str(self.evidence.evidence_type),
-            "description": redacted_text(self.evidence.description),
+            "description": redact_text(self.evidence.description),
             "verified": self.verified,
             "status": str(self.status),
             "error": self.error,
@@ -182,7 +182,7 @@ class VerificationReport:
 # - Files of `.reads()` and `.writes()` must hold, whatever the policy of the other claims.
 
 
-def needed(pack: EvidencePack, counted: int) -> int:
+def required_count(pack: EvidencePack, counted: int) -> int:
     """Return how many of the counted claims must hold; at least one."""
     if pack.require_all and not pack.allow_partial:
         return max(1, counted)
@@ -199,7 +199,7 @@ def decide(pack: EvidencePack, answers: Sequence[VerdictStatus]) -> tuple[PackOu
         return PackOutcome.NO_EVIDENCE, f"all {len(answers)} claims had to hold only at the commit"
     files = [answer for role, answer in pairs if role]
     others = [answer for role, answer in pairs if not role]
-    minimum = needed(pack, len(others)) if others else 0
+    minimum = required_count(pack, len(others)) if others else 0
     verified, failed = others.count(VerdictStatus.VERIFIED), others.count(VerdictStatus.FAILED)
     held = files.count(VerdictStatus.VERIFIED)
     said = f"{verified + held} of {len(pairs)} claims hold, {minimum + len(files)} required"
@@ -211,7 +211,7 @@ def decide(pack: EvidencePack, answers: Sequence[VerdictStatus]) -> tuple[PackOu
     return PackOutcome.FAILED, said
 
 
-def decided(pack: EvidencePack, verdicts: Sequence[Verdict]) -> VerificationReport:
+def make_report(pack: EvidencePack, verdicts: Sequence[Verdict]) -> VerificationReport:
     """Return the report of a pack whose claims were answered."""
     outcome, reason = decide(pack, [verdict.status for verdict in verdicts])
     return VerificationReport(outcome, tuple(verdicts), reason)

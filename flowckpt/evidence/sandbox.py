@@ -35,7 +35,7 @@ class PathRefusedError(FlowckptError):
     """
 
     def __init__(self, path: str, why: str, *, remedy: str = "") -> None:
-        super().__init__(f"{shown_path(path)} {why}", remedy=remedy)
+        super().__init__(f"{format_path(path)} {why}", remedy=remedy)
         self.path = path
 
 
@@ -43,7 +43,7 @@ class BasePathError(FlowckptError):
     """The base path cannot be opened, so nothing in it can be checked."""
 
 
-def shown_path(path: str) -> str:
+def format_path(path: str) -> str:
     """Return a path for display: unchanged, or quoted if it contains control characters."""
     text = path if len(path) <= 300 else f"…{path[-300:]}"
     return text if text.isprintable() and text else repr(text)
@@ -145,7 +145,7 @@ class Sandbox:
         """
         with self._walk(path) as way:
             if not stat.S_ISREG(way.status.st_mode):
-                raise _not_regular(path, way.status)
+                raise _not_regular_error(path, way.status)
             root = "/" if self._is_free(path) else self._real_base
             return "/".join([root.rstrip("/"), *way.names, way.name]), way.status
 
@@ -172,7 +172,7 @@ class Sandbox:
                 self._root = os.open(self._real_base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except OSError as error:
                 raise BasePathError(
-                    f"the base path {shown_path(self._base)} cannot be opened: {error.strerror}"
+                    f"the base path {format_path(self._base)} cannot be opened: {error.strerror}"
                 ) from error
         return os.dup(self._root)
 
@@ -187,7 +187,7 @@ class Sandbox:
         raise PathRefusedError(
             path,
             why,
-            remedy=f"It must lie in {shown_path(self._base)}, or the verifier be made with allow_absolute=True.",
+            remedy=f"It must lie in {format_path(self._base)}, or the verifier be made with allow_absolute=True.",
         )
 
     @contextmanager
@@ -220,7 +220,7 @@ class Sandbox:
                         raise PathRefusedError(path, f"leads through more than {MAX_LINKS} links")
                     target = os.readlink(name, dir_fd=directories[-1])
                     if target.startswith("/"):
-                        why = f"leads out of the base path: {shown_path(name)} is a link to {shown_path(target)}"
+                        why = f"leads out of the base path: {format_path(name)} is a link to {format_path(target)}"
                         more = self._components(target, why=why, root_is_free=is_free)
                         while len(directories) > 1:
                             os.close(directories.pop())
@@ -243,12 +243,12 @@ class Sandbox:
 def _open_regular(directory: int, name: str, path: str, found: os.stat_result) -> int:
     # Open only regular files: opening a device may have effects, and opening a pipe may block.
     if not stat.S_ISREG(found.st_mode):
-        raise _not_regular(path, found)
+        raise _not_regular_error(path, found)
     file = os.open(name, _READ, dir_fd=directory)
     now = os.fstat(file)
     if not stat.S_ISREG(now.st_mode):  # swapped in between
         os.close(file)
-        raise _not_regular(path, now)
+        raise _not_regular_error(path, now)
     return file
 
 
@@ -268,5 +268,5 @@ def kind_of(found: os.stat_result) -> str:
     return _KINDS.get(stat.S_IFMT(found.st_mode), "something unknown")
 
 
-def _not_regular(path: str, found: os.stat_result) -> PathRefusedError:
+def _not_regular_error(path: str, found: os.stat_result) -> PathRefusedError:
     return PathRefusedError(path, f"is {kind_of(found)}, and only regular files are read")

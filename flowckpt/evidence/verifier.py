@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from flowckpt.core.system.blocking import on_own_thread, run_blocking
+from flowckpt.core.system.blocking import run_blocking, run_on_daemon
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.errors import EvidenceCaptureError, EvidenceError, FlowckptError
 from flowckpt.evidence.checks import TABLE, check_for
@@ -40,14 +40,14 @@ from flowckpt.evidence.claims import (
     Evidence,
     EvidencePack,
     State,
+    find_secrets,
     function_name,
-    redacted_text,
+    redact_text,
     registered_databases,
-    scrubbed,
-    secrets_in,
+    scrub,
 )
 from flowckpt.evidence.digests import THREADS
-from flowckpt.evidence.report import Moment, Verdict, VerdictStatus, VerificationReport, decided
+from flowckpt.evidence.report import Moment, Verdict, VerdictStatus, VerificationReport, make_report
 from flowckpt.evidence.sandbox import PathRefusedError, Sandbox
 
 # A daemon thread for work that may never end: neither the loop nor the exit of the program waits for it.
@@ -63,7 +63,7 @@ async def run_in_daemon(work: Callable[[], T], seconds: float) -> T:
         TimeoutError: the work did not end in time; its thread continues.
     """
     async with asyncio.timeout(seconds):
-        return await on_own_thread(partial(contextvars.copy_context().run, work))
+        return await run_on_daemon(partial(contextvars.copy_context().run, work))
 
 
 # Blocking checks of claims: in place, on a thread, or on any worker of an executor.
@@ -211,10 +211,12 @@ async def ask_workers(claim: Evidence, settings: Settings, executor: Executor) -
         )
     except Exception as error:  # the executor no longer accepts work
         lost.append(error)
-    return agreed(answers, claim.workers, lost)
+    return combine_answers(answers, claim.workers, lost)
 
 
-def agreed(answers: Mapping[str, Sequence[Outcome]], workers: int, lost: Sequence[BaseException] = ()) -> Outcome:
+def combine_answers(
+    answers: Mapping[str, Sequence[Outcome]], workers: int, lost: Sequence[BaseException] = ()
+) -> Outcome:
     """Return the outcome that the workers agree on.
 
     Args:
@@ -346,7 +348,7 @@ class EvidenceVerifier:
             facts: what is known of its step.
         """
         verdicts = await self._verdicts(pack.evidence_list, moment, facts)
-        return decided(pack, verdicts)
+        return make_report(pack, verdicts)
 
     async def verify_packs(
         self, packs: Sequence[tuple[EvidencePack, StepFacts]], *, moment: Moment = Moment.NOW
@@ -366,7 +368,7 @@ class EvidenceVerifier:
             verdicts = iter(await self._verdicts(claims, moment, facts))
             for index in indices:
                 pack = packs[index][0]
-                reports[index] = decided(pack, [next(verdicts) for _ in pack])
+                reports[index] = make_report(pack, [next(verdicts) for _ in pack])
         return [reports[index] for index in range(len(packs))]
 
     async def verify_multiple(
@@ -409,7 +411,7 @@ class EvidenceVerifier:
         verdict = self._verdict(evidence, outcome_of(found), self._clock.now())
         raise EvidenceCaptureError(
             evidence_type=str(evidence.evidence_type),
-            description=redacted_text(evidence.description),
+            description=redact_text(evidence.description),
             detail=verdict.error or "it is unknown why",
         ) from found
 
@@ -433,7 +435,7 @@ class EvidenceVerifier:
             self._verdict(claim, outcome, now, took_ms) for claim, outcome in zip(claims, outcomes, strict=True)
         ]
         recorded = attrs.evolve(pack, evidence_list=claims)
-        return recorded, decided(recorded, verdicts)
+        return recorded, make_report(recorded, verdicts)
 
     async def _commit(self, claims: list[Evidence], *, facts: StepFacts) -> list[Outcome]:
         """Check claims, and replace those in the list by claims with facts."""
@@ -539,12 +541,12 @@ class EvidenceVerifier:
                     work.append(keep(some, self._ship(executor, [claims[index] for index in some], settings)))
             if quick:
                 work.append(keep(quick, self._here([claims[index] for index in quick], settings)))
-            await _all(work)
+            await _run_all(work)
         return outcomes
 
     async def _here(self, claims: Sequence[Evidence], settings: Settings) -> list[Outcome]:
         answers = await run_blocking(partial(verify_all, claims, self._context(settings), self._checks))
-        return [await _outcome_of(answer) for answer in answers]
+        return [await _await_outcome(answer) for answer in answers]
 
     async def _ship(self, executor: Executor, claims: Sequence[Evidence], settings: Settings) -> list[Outcome]:
         try:
@@ -562,7 +564,7 @@ class EvidenceVerifier:
                 answers = await run_blocking(verify)
         except TimeoutError as error:
             return outcome_of(error)
-        return await _outcome_of(answers[0])
+        return await _await_outcome(answers[0])
 
     async def _quorum(self, claim: Evidence, check: Check | None, settings: Settings) -> list[Outcome]:
         if check is None:
@@ -591,23 +593,26 @@ class EvidenceVerifier:
     def _verdict(self, claim: Evidence, outcome: Outcome, now: datetime, took_ms: float = 0.0) -> Verdict:
         error, details = outcome.error, outcome.details
         if error is not None:
-            secrets = {*secrets_in(claim.expected, claim.hidden_names), *secrets_in(claim.metadata, claim.hidden_names)}
+            secrets = {
+                *find_secrets(claim.expected, claim.hidden_names),
+                *find_secrets(claim.metadata, claim.hidden_names),
+            }
             for host in self._settings.allowed_hosts:
                 secrets.update(value for value in host.headers.values() if len(value) >= 4)
             hidden = frozenset(secrets)
-            error = _for_people(error, hidden)
-            details = tuple(_for_people(detail, hidden) for detail in details)
+            error = _clean_text(error, hidden)
+            details = tuple(_clean_text(detail, hidden) for detail in details)
             details = () if details == (error,) else details
         return Verdict(claim, outcome.status, error, now, details, outcome.method, took_ms)
 
 
-def _for_people(text: str, secrets: frozenset[str]) -> str:
+def _clean_text(text: str, secrets: frozenset[str]) -> str:
     """Remove secrets and control characters from a text."""
-    text = redacted_text(scrubbed(text, secrets))
+    text = redact_text(scrub(text, secrets))
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-async def _outcome_of(answer: Answer) -> Outcome:
+async def _await_outcome(answer: Answer) -> Outcome:
     if isinstance(answer, Outcome):
         return answer
     try:
@@ -616,7 +621,7 @@ async def _outcome_of(answer: Answer) -> Outcome:
         return outcome_of(error)
 
 
-async def _all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
+async def _run_all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
     if len(work) == 1:
         await work[0]
     elif work:

@@ -144,7 +144,7 @@ class ClaimChecker:
         unchanged = None if files is None else await files.unchanged(self.verifier, path)
         if unchanged is not None and files is not None:
             recorded = attrs.evolve(recorded, evidence_list=[*recorded, *files.read.pop(path)])
-            answers = evidence.report.decided(recorded, (*answers.verdicts, *unchanged.verdicts))
+            answers = evidence.report.make_report(recorded, (*answers.verdicts, *unchanged.verdicts))
         document: dict[str, Any] = {
             "pack": recorded.to_document(),
             "outcome": str(answers.outcome),

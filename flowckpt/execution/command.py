@@ -17,7 +17,7 @@ from pathlib import Path
 from flowckpt.core.dsl.command import CommandAction
 from flowckpt.core.records.outputs import CommandOutput
 from flowckpt.errors import CommandFailedError, StepTimeoutError
-from flowckpt.evidence.claims import scrubbed, secrets_in
+from flowckpt.evidence.claims import find_secrets, scrub
 from flowckpt.execution.command_process import CommandProcess, OnLine
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import waited
@@ -134,7 +134,7 @@ def _failure(
     message: str, path: str, action: CommandAction, output: CommandOutput, remedy: str, *, is_known: bool = True
 ) -> CommandFailedError:
     return CommandFailedError(
-        scrubbed(message, _secrets(action)),
+        scrub(message, _secrets(action)),
         path=path,
         argv=action.argv,
         exit_code=output.exit_code if is_known else None,
@@ -147,7 +147,7 @@ def _failure(
 def _not_started(error: OSError, path: str, action: CommandAction) -> CommandFailedError:
     why, remedy = _why_not(error, action)
     return CommandFailedError(
-        scrubbed(f"{_shown(action)} cannot be started: {why}", _secrets(action)),
+        scrub(f"{_shown(action)} cannot be started: {why}", _secrets(action)),
         path=path,
         argv=action.argv,
         remedy=remedy,
@@ -190,11 +190,11 @@ def _absolute(directory: Path) -> str:
 
 
 def _secrets(action: CommandAction) -> frozenset[str]:
-    return frozenset(secrets_in(action.env))
+    return frozenset(find_secrets(action.env))
 
 
 def _tail(text: str, action: CommandAction) -> str:
-    return scrubbed(text, _secrets(action))[-_TAIL:]
+    return scrub(text, _secrets(action))[-_TAIL:]
 
 
 def _last_line(text: str) -> str:

@@ -18,8 +18,8 @@ from flowckpt.core.dsl.step import Action, PythonAction, Step
 from flowckpt.core.identity.call import function_info
 from flowckpt.core.identity.secrets import (
     KnownSecrets,
-    hidden_output,
     hide_output_of,
+    redact_output,
     refuse_secret_claims,
     refuse_secrets,
 )
@@ -191,7 +191,7 @@ class StepRunner:
             return value, value
         action, secrets, place = call.action, self._secrets, f"{call.path}: output"
         if action.is_command:
-            value = hidden_output(value, secrets)
+            value = redact_output(value, secrets)
         tree = codec.encode(value, annotation := output_annotation(action), place=place)
         if secrets.is_any:
             refuse_secrets(tree, secrets, place)

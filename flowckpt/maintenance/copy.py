@@ -10,7 +10,7 @@ from flowckpt.core.codec import Json
 from flowckpt.core.records import CheckpointData
 from flowckpt.core.records.listing import Owner
 from flowckpt.core.system.blocking import finish_despite_cancel
-from flowckpt.core.system.ids import checked_new_id
+from flowckpt.core.system.ids import check_new_id
 from flowckpt.errors import RunExistsError
 from flowckpt.maintenance.export import identity_of, read_whole_run
 from flowckpt.stores.adapted import CheckpointStore, adapt
@@ -121,7 +121,7 @@ async def copy_run(
     """
     source = adapt(source)
     target = adapt(target)
-    named = workflow_id if new_id is None else checked_new_id(new_id)
+    named = workflow_id if new_id is None else check_new_id(new_id)
     run = await read_whole_run(source, workflow_id)
     is_new = await brought_in(target, named, identity_of(workflow_id, run.checkpoints), run.afresh)
     return CopiedRun(named, workflow_id, is_new=is_new, **run.facts)

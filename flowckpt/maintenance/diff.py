@@ -18,7 +18,7 @@ from flowckpt.core.codec.tags import encode
 from flowckpt.core.identity.inputs_hash import canonical
 from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.errors import DecodingError
-from flowckpt.evidence.claims import EvidencePack, redacted, redacted_text
+from flowckpt.evidence.claims import EvidencePack, redact, redact_text
 
 # The differences between two recorded values, leaf by leaf.
 #
@@ -340,6 +340,6 @@ def _claims(recorded: Any) -> Any:
     except (DecodingError, KeyError):
         return {"outcome": outcome}
     claims = {
-        redacted_text(claim.description): encode(redacted(dict(claim.expected), claim.hidden_names)) for claim in pack
+        redact_text(claim.description): encode(redact(dict(claim.expected), claim.hidden_names)) for claim in pack
     }
     return {"outcome": outcome, "claims": claims}

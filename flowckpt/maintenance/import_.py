@@ -26,8 +26,8 @@ from flowckpt.core.records import CheckpointData, History, Reason
 from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.listing import AUTHENTICATED, IMPORTED, is_task
 from flowckpt.core.records.result import CHAIN_START
-from flowckpt.core.system.blocking import on_own_thread, run_blocking
-from flowckpt.core.system.ids import checked_new_id, new_run_id, new_token
+from flowckpt.core.system.blocking import run_blocking, run_on_daemon
+from flowckpt.core.system.ids import check_new_id, new_run_id, new_token
 from flowckpt.core.system.streams import read_chunks, read_pipe
 from flowckpt.errors import DecodingError, EncodingError, ImportRefusedError, SourceUnreadableError
 from flowckpt.maintenance.copy import brought_in
@@ -404,7 +404,7 @@ async def opened_source(file: Path | str, limits: ImportLimits) -> AsyncIterator
     """
     with contextlib.ExitStack() as stack:
         try:
-            raw = stack.enter_context(await on_own_thread(functools.partial(_opened, file)))  # a pipe may lack a writer
+            raw = stack.enter_context(await run_on_daemon(functools.partial(_opened, file)))  # a pipe may lack a writer
             is_plain_file = stat.S_ISREG(os.fstat(raw.fileno()).st_mode)
             if is_plain_file and raw.read(len(_GZIP)) != _GZIP:
                 yield Source(raw, limits)
@@ -556,7 +556,7 @@ async def import_run(
     store = adapt(store)
     limits = limits or ImportLimits()
     if workflow_id is not None:
-        checked_new_id(workflow_id)
+        check_new_id(workflow_id)
     async with opened_source(file, limits) as source:
         proved = await run_blocking(lambda: _proved(source, str(file), workflow_id, limits, store.keys))
         run, mark = proved.run, True if proved.run.unauthenticated else AUTHENTICATED

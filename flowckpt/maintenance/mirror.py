@@ -27,11 +27,11 @@ import attrs
 from flowckpt.core.codec.results import as_view
 from flowckpt.core.records import CheckpointData, Reason
 from flowckpt.core.records.checkpoint import BIRTH
-from flowckpt.core.records.generation import MOST_RESUMES, begun_at, may_precede, number_of
+from flowckpt.core.records.generation import MOST_RESUMES, generation_start, may_precede, number_of
 from flowckpt.core.system.blocking import Workers, run_alone, start_thread
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.declared import shell_word
-from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.numbers import pluralize
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -603,7 +603,7 @@ class MirroredStore(StoreBase):
         return Finding(
             workflow_id,
             "notice",
-            f"the mirror {mirror} lacks {counted(len(missing), 'checkpoint')}, from {missing[0].checkpoint_id!r} on; the next "
+            f"the mirror {mirror} lacks {pluralize(len(missing), 'checkpoint')}, from {missing[0].checkpoint_id!r} on; the next "
             f"save or resume, or 'flowckpt store repair {name}', brings it level",
         )
 
@@ -726,7 +726,7 @@ def _follows(later: CheckpointData, earlier: CheckpointData) -> bool:
         return earlier.metadata.get(_MARK) == earlier.attempt and may_precede(
             later.metadata, earlier.metadata, results=len(earlier.step_results), saved_at=earlier.saved_at
         )
-    return begun_at(later.metadata) == begun_at(earlier.metadata) and _continues(later, earlier)
+    return generation_start(later.metadata) == generation_start(earlier.metadata) and _continues(later, earlier)
 
 
 def _generation(data: CheckpointData) -> int:

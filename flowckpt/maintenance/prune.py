@@ -19,7 +19,7 @@ from flowckpt.core.records import Status
 from flowckpt.core.records.listing import RunInfo, is_task
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.declared import shell_word
-from flowckpt.core.system.numbers import age_of, checked_number
+from flowckpt.core.system.numbers import age_of, check_number
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -147,7 +147,7 @@ async def prune(
     store = adapt(store)
     remedy = "Write how many of the newest runs of each workflow are to stay."
     which = _Which(
-        checked_number(0 if keep is None else keep, "keep", remedy, least=0) or 0,
+        check_number(0 if keep is None else keep, "keep", remedy, least=0) or 0,
         None if older_than is None else age_of(older_than, "older_than"),
         _checked_statuses(statuses),
         workflow,

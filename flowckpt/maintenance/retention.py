@@ -12,7 +12,7 @@ import attrs
 from flowckpt.core.records.generation import KEPT
 from flowckpt.core.records.listing import CheckpointRef
 from flowckpt.core.system.attrs_base import FieldEquality
-from flowckpt.core.system.numbers import age_of, checked_number
+from flowckpt.core.system.numbers import age_of, check_number
 from flowckpt.errors import SettingError
 
 
@@ -34,7 +34,7 @@ def count_of(value: object, setting: str) -> int | None:
         SettingError: it is not valid.
     """
     remedy = "The newest checkpoint always stays, so 1 is the least that can be kept."
-    return checked_number(value, setting, remedy, is_optional=True)
+    return check_number(value, setting, remedy, is_optional=True)
 
 
 def _keep_last(value: int | None) -> int | None:

@@ -18,7 +18,7 @@ from flowckpt.core.dsl.checks import MAX_NAME_LENGTH, path_of
 from flowckpt.core.identity.inputs_hash import digest
 from flowckpt.core.records import CheckpointData, LazyValue, PartialState, Reason, Status, StepResult
 from flowckpt.core.records.listing import MANAGER, is_task
-from flowckpt.core.records.result import decoded_value
+from flowckpt.core.records.result import decode_held
 from flowckpt.core.system.ids import why_invalid_run_id
 from flowckpt.errors import CheckpointNotFoundError, ForeignRecordError, SettingError, UnsupportedSchemaError
 from flowckpt.evidence.claims import EvidencePack
@@ -152,7 +152,7 @@ class _Migrated(LazyValue):
     migrations: Migrations
 
     def value(self) -> Any:
-        state = decoded_value(self.held)
+        state = decode_held(self.held)
         for migrate in self.migrations:
             state = migrate(state)
         return state
@@ -209,7 +209,7 @@ class StartedStep:
     metadata: Mapping[str, Any]
     begun_at: datetime
     attempt: int
-    _snapshot: Any = attrs.field(default=None, eq=decoded_value, repr=False, alias="snapshot")
+    _snapshot: Any = attrs.field(default=None, eq=decode_held, repr=False, alias="snapshot")
     began_ns: int | None = attrs.field(default=None, eq=False, repr=False)
     snapshot_version: int = 0
     files: Mapping[str, PartialState] = attrs.field(factory=dict, repr=False)
@@ -222,7 +222,7 @@ class StartedStep:
     @property
     def snapshot(self) -> Any:
         """The state at the start of the step; a fresh value at each access."""
-        return decoded_value(self._snapshot)
+        return decode_held(self._snapshot)
 
 
 @attrs.frozen
@@ -330,12 +330,12 @@ class TaskCheckpoint(CommittedStep):
         """Return a step with its recorded state."""
         return cls(*(getattr(step, field.name) for field in attrs.fields(CommittedStep)), snapshot=snapshot)
 
-    _snapshot: Any = attrs.field(default=None, eq=decoded_value, repr=False, alias="snapshot", kw_only=True)
+    _snapshot: Any = attrs.field(default=None, eq=decode_held, repr=False, alias="snapshot", kw_only=True)
 
     @property
     def snapshot(self) -> Any:
         """The state; a fresh value at each access."""
-        return decoded_value(self._snapshot)
+        return decode_held(self._snapshot)
 
 
 @attrs.frozen

@@ -16,12 +16,12 @@ from flowckpt.core.records.checkpoint import recorded_claims
 from flowckpt.core.records.generation import number_of
 from flowckpt.core.records.result import COMPOSITES, sum_figures
 from flowckpt.core.records.wait import Wait, open_waits
-from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.numbers import pluralize
 from flowckpt.engine.rules.plan import Decision
 from flowckpt.engine.run.lease import require_run
 from flowckpt.engine.run.live import LiveNote, read_live
 from flowckpt.engine.run.resumption import read_started_steps
-from flowckpt.evidence.claims import redacted_text
+from flowckpt.evidence.claims import redact_text
 from flowckpt.maintenance.attempts import Attempt, Standing, read_attempts
 from flowckpt.report.comparison import Comparison
 from flowckpt.report.graph import Graph, make_run_graph
@@ -251,9 +251,9 @@ def plan_sentence(plan: Mapping[str, Any]) -> str:
     if plan["stops"]:
         return f"A resume would stop: {plan['stops']}"
     decisions = [step["decision"] for step in plan["steps"]]
-    runs = counted(sum(map(RUNS.__contains__, decisions)), "step")
+    runs = pluralize(sum(map(RUNS.__contains__, decisions)), "step")
     more = f"; the plan ends here: {plan['ends_at']}" if plan["ends_at"] else ""
-    return f"A resume would reuse {counted(decisions.count('reuse'), 'result')} and run {runs}{more}."
+    return f"A resume would reuse {pluralize(decisions.count('reuse'), 'result')} and run {runs}{more}."
 
 
 def planned_steps(plan: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
@@ -284,7 +284,7 @@ def _describe_end(report: RunReport) -> str:
     word = "for" if report.status is Status.RUNNING else "after"
     said = f"{start} {word} {duration_in_words(worked)}"
     if len(timeline.attempts) > 1:
-        said += f" of work in {counted(working, 'attempt')}"
+        said += f" of work in {pluralize(working, 'attempt')}"
         if elapsed > 1.05 * worked:
             said += f" over {duration_in_words(elapsed)}"
     if report.status is Status.SUSPENDED and report.waits:
@@ -334,8 +334,8 @@ def _describe_reuse(timeline: Timeline) -> str:
     executed, restored = timeline.counted(LaneState.EXECUTED), timeline.counted(LaneState.RESTORED)
     failed = timeline.counted(LaneState.FAILED)
     left = timeline.counted(LaneState.LEFT_BEHIND, succeeded=True)  # a failure that was tried again is not a loss
-    said = [f"{counted(restored, 'result')} reused"] if restored else []
-    said.append(f"{counted(executed, 'step')} executed")
+    said = [f"{pluralize(restored, 'result')} reused"] if restored else []
+    said.append(f"{pluralize(executed, 'step')} executed")
     undone = timeline.counted(LaneState.UNDONE)
     newest = timeline.attempts[-1].number if timeline.attempts else 0
     unsaved = sum(
@@ -344,7 +344,7 @@ def _describe_reuse(timeline: Timeline) -> str:
     said += [f"{unsaved} not saved"] if unsaved else []
     said += [f"{failed} failed"] if failed else []
     said += [f"{undone} undone"] if undone else []
-    said += [f"{counted(left, 'result')} no longer {'count' if left > 1 else 'counts'}"] if left else []
+    said += [f"{pluralize(left, 'result')} no longer {'count' if left > 1 else 'counts'}"] if left else []
     return f"{', '.join(said)}."
 
 
@@ -371,7 +371,7 @@ def _make_detail(result: StepResult) -> dict[str, Any]:
     if result.evidence is not None and (claims := recorded_claims(result.evidence)):
         detail["claims"] = [
             [
-                redacted_text(str(claim.get("description", ""))) if isinstance(claim, Mapping) else "",
+                redact_text(str(claim.get("description", ""))) if isinstance(claim, Mapping) else "",
                 str(answer.get("status", "")),
                 str(answer.get("error", "") or ""),
             ]

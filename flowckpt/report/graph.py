@@ -15,11 +15,11 @@ import attrs
 
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.dsl.composites import FanOutAction, MapAction, WorkflowAction
-from flowckpt.core.identity.call import UNKNOWN, recorded_value
+from flowckpt.core.identity.call import UNKNOWN, digest_argument
 from flowckpt.core.records import StepResult
 from flowckpt.core.records.result import COMPOSITES
 from flowckpt.core.replay import Answer, Command, Crash, Enter, Execute, Finish, Replay, Restore, drive, expand
-from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.numbers import pluralize
 from flowckpt.engine.values.placeholders import NotRun, PlanStopped
 from flowckpt.errors import DecodingError
 from flowckpt.report.timeline import Lane, LaneState
@@ -112,7 +112,7 @@ def make_run_graph(name: str, lanes: Sequence[Lane], decisions: Mapping[str, tup
     shown = {node.path: node for node in nodes}
     results = {lane.path: lane.result for lane in _order_by_end(counting) if lane.result is not None}
     edges = _find_data_edges(results, shown)
-    note = f"{counted(more, 'more step')} not drawn" if more else ""
+    note = f"{pluralize(more, 'more step')} not drawn" if more else ""
     return Graph(name, nodes, [*edges, *_find_order_edges(nodes, edges)], note)
 
 
@@ -141,7 +141,7 @@ def _select_nodes(lanes: Sequence[Lane], decisions: Mapping[str, tuple[str, str]
         if is_box:
             boxes.add(lane.path)
         decision, why = decisions.get(lane.path, ("", ""))
-        note = why or (counted(inner, "member") if inner and not is_box else "")
+        note = why or (pluralize(inner, "member") if inner and not is_box else "")
         label = lane.path[len(outer) + 1 :] if outer else lane.path
         yield Node(lane.path, label, lane.kind, decision or lane.state.value, note, outer, is_box)
 
@@ -213,10 +213,10 @@ def _recorded_forms(output: Any) -> Iterator[Any]:
         values = [*islice(output, _MOST_ITEMS)]
     elif isinstance(output, dict):
         values = [*islice(output.values(), _MOST_ITEMS)]
-    items = [*map(recorded_value, values)]
+    items = [*map(digest_argument, values)]
     if len(items) > 1:
         yield tuple(items)
-    for value, kept in ((output, recorded_value(output)), *zip(values, items, strict=True)):
+    for value, kept in ((output, digest_argument(output)), *zip(values, items, strict=True)):
         is_specific = value not in ([], (), {}, "", b"") and not (
             isinstance(value, str) and len(value) < _SHORTEST_TEXT
         )
@@ -307,7 +307,7 @@ class _Outline:
             self.drive_to_end(child)
         elif isinstance(action, MapAction):
             is_known = type(action.items) is not NotRun and action.size is not None
-            self._add(enter.path, enter.step, note=counted(action.size or 0, "member") if is_known else "")
+            self._add(enter.path, enter.step, note=pluralize(action.size or 0, "member") if is_known else "")
         else:
             assert isinstance(action, FanOutAction)
             self._add(enter.path, enter.step, is_box=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowckpt.core.records.listing import RunInfo
-from flowckpt.core.records.wait import shown_moment
+from flowckpt.core.records.wait import format_moment
 from flowckpt.engine.rules.plan import ResumePlan
 from flowckpt.engine.values.result import WorkflowResult
 from flowckpt.report.document import RunReport, duration_in_words, error_text, plan_sentence
@@ -127,8 +127,8 @@ def _render_runs(runs: Sequence[RunInfo]) -> str:
             info.workflow_name,
             info.status.value,
             str(info.steps),
-            shown_moment(info.started_at),
-            shown_moment(info.updated_at),
+            format_moment(info.started_at),
+            format_moment(info.updated_at),
             ", ".join(map(str, info.waits)),
         ]
         for info in runs[:_MOST_ROWS]

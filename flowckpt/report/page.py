@@ -18,7 +18,7 @@ from flowckpt._version import __version__
 from flowckpt.core.codec.blob import plain_tree
 from flowckpt.core.records.generation import number_of
 from flowckpt.core.records.result import sum_figures
-from flowckpt.core.records.wait import shown_moment
+from flowckpt.core.records.wait import format_moment
 from flowckpt.engine.run.live import collect_published
 from flowckpt.engine.run.resumption import PACKAGES
 from flowckpt.report.document import (
@@ -44,7 +44,7 @@ _MOST_PLAIN = 200
 def render_page(report: RunReport) -> str:
     """Return the HTML of a report."""
     title = f"{report.latest.workflow_name} · {report.workflow_id}"
-    made = f"Made by flowckpt {__version__} at {shown_moment(report.made_at)}."
+    made = f"Made by flowckpt {__version__} at {format_moment(report.made_at)}."
     return render_document(title, f"<main>{render_body(report)}</main>\n<footer>{made}</footer>")
 
 
@@ -152,8 +152,8 @@ def _render_facts(report: RunReport) -> str:
         (f"packages of attempt {attempt}", ", ".join(f"{name} {version}" for name, version in versions.items()))
         for attempt, versions in latest.metadata.get(PACKAGES, {}).items()
     ]
-    rows += [("started", shown_moment(report.timeline.attempts[0].started_at))] if report.timeline.attempts else []
-    rows.append(("last saved", shown_moment(latest.saved_at)))
+    rows += [("started", format_moment(report.timeline.attempts[0].started_at))] if report.timeline.attempts else []
+    rows.append(("last saved", format_moment(latest.saved_at)))
     return (
         f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd><code>{escape(value)}</code></dd>' for name, value in rows)}</dl>"
     )
@@ -172,7 +172,7 @@ def render_attempts(report: RunReport) -> str:
     rows = [
         [
             str(span.number),
-            shown_moment(span.started_at),
+            format_moment(span.started_at),
             duration_in_words(span.duration.total_seconds()),
             span.outcome.value,
             span.last_path,
@@ -215,7 +215,7 @@ def render_steps(report: RunReport) -> str:
             each.kind,
             lane_result_text(each),
             duration_in_words(each.duration_ms / 1000),
-            shown_moment(each.started_at) if each.started_at else "",
+            format_moment(each.started_at) if each.started_at else "",
             str(each.attempt or ""),
         ]
         for each in lanes[:_MOST_PLAIN]

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from flowckpt.core.system.attrs_base import lazy_frozen
-from flowckpt.core.system.blocking import giving_way, start_thread
+from flowckpt.core.system.blocking import cancellable_wait, start_thread
 from flowckpt.core.system.process import is_alive
 from flowckpt.errors import CheckpointStorageError, FlowckptError
 
@@ -218,7 +218,7 @@ class RunLimit:
             with self._lock:
                 self._waiting += 1
             try:
-                with giving_way():
+                with cancellable_wait():
                     async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
                         await self._wait(workflow_id, self._clock.elapsed_ns())
             finally:

@@ -26,7 +26,7 @@ from flowckpt.core.codec.results import decode_result, encode_time
 from flowckpt.core.records import CheckpointData, History, HistoryView, Reason
 from flowckpt.core.records.checkpoint import verified_after
 from flowckpt.core.system.attrs_base import lazy_define
-from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.numbers import pluralize
 from flowckpt.core.system.process import ProcessIdentity, current_process
 from flowckpt.errors import CheckpointNotFoundError, FencedError, RunExistsError, RunLockedError
 from flowckpt.stores.base import Finding, RunSurvey, StoreBase
@@ -69,7 +69,7 @@ class _Run:
         written_by: the attempts that saved or removed checkpoints.
         former: the earlier courses, one for each return to an earlier point.
         deleted: the sequences of deleted checkpoints.
-        steps: the steps that the attempt `steps_of` started since the last checkpoint.
+        steps: the steps that the attempt `parse_place` started since the last checkpoint.
         live: the live note.
     """
 
@@ -416,7 +416,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         found = {workflow_id: self.held[workflow_id]} if workflow_id is not None else self.held
         for run in found.values():
             run.latest()
-        return [Finding(each, "ok", counted(len(run.standing(run.now)), "checkpoint")) for each, run in found.items()]
+        return [Finding(each, "ok", pluralize(len(run.standing(run.now)), "checkpoint")) for each, run in found.items()]
 
     def repair(self, workflow_id: str) -> stores.queries.Repaired:
         """Repair nothing: memory is never damaged."""
@@ -544,7 +544,7 @@ class MemoryCheckpointStore(RetainingStore[MemoryRuns]):
         self.runs = MemoryRuns()
 
     def __repr__(self) -> str:
-        return f"<MemoryCheckpointStore of {counted(len(self.runs.held), 'run')}>"
+        return f"<MemoryCheckpointStore of {pluralize(len(self.runs.held), 'run')}>"
 
     async def _run(self, work: Callable[[], Any]) -> Any:
         return work()  # a thread would take longer

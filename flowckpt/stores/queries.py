@@ -17,7 +17,7 @@ from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.ids import new_message_id
-from flowckpt.core.system.numbers import checked_number, counted
+from flowckpt.core.system.numbers import check_number, pluralize
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -76,7 +76,7 @@ async def store_statistics(
         SettingError: the limit is not a whole number from 1, or the store cannot list its runs.
         CheckpointStorageError: the medium failed.
     """
-    checked_number(limit, "limit", "Write limit=10.")
+    check_number(limit, "limit", "Write limit=10.")
     opened = adapt(store)
     figures = await opened.figures(workflow_id, limit=limit)
     (stored,) = [await opened.total_bytes()] if workflow_id is None else await opened.stored_bytes([workflow_id])
@@ -212,7 +212,7 @@ class Loss(FieldEquality):
     detail: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {counted(self.size, 'byte')}: {self.detail}"
+        return f"{self.place}: {pluralize(self.size, 'byte')}: {self.detail}"
 
 
 @attrs.frozen(eq=False, repr=False)

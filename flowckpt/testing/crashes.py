@@ -32,7 +32,7 @@ from flowckpt.core.identity.fingerprint import code_of
 from flowckpt.core.records.wait import WaitKind
 from flowckpt.core.system.attrs_base import complete_all
 from flowckpt.core.system.functions import versions_of
-from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.numbers import pluralize
 from flowckpt.engine import RunOptions
 from flowckpt.engine.determinism import drive_again, drive_in_other_process, other_world
 from flowckpt.engine.engine import run_in_own_loop
@@ -100,9 +100,7 @@ class CrashReport:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        tried = (
-            f"{self.workflow_name}: {counted(self.steps, 'step')}, {self.histories} histories with a crash or a failure"
-        )
+        tried = f"{self.workflow_name}: {pluralize(self.steps, 'step')}, {self.histories} histories with a crash or a failure"
         lines = [tried, *map(str, self.findings), *(f"note: {each}" for each in self.notes)]
         return "\n".join(lines if self.findings else [*lines, "no difference"])
 

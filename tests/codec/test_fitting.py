@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from flowckpt import Approval, CommandOutput
 from flowckpt.core import codec
-from flowckpt.core.codec.fitting import annotation_of, described, fitted, misfit
+from flowckpt.core.codec.fitting import describe_type, find_misfit, fit_value, parse_description
 from flowckpt.errors import DecodingError
 
 Name = NewType("Name", str)
@@ -50,15 +50,15 @@ class Order:
     ids=str,
 )
 def test_what_does_not_fit_is_told_with_its_place(value, kind, said):
-    assert misfit(value, kind, "data").startswith(said)
+    assert find_misfit(value, kind, "data").startswith(said)
     with pytest.raises(ValueError, match=r"data"):
-        fitted(codec.encode(value), kind, place="data")
+        fit_value(codec.encode(value), kind, place="data")
 
 
 def test_what_fits_is_built():
-    assert fitted({"number": 1, "tags": ["a"]}, Order, place="data") == Order(1, ("a",))
-    assert fitted([1, 2], set[int], place="data") == {1, 2}
-    assert fitted([1], Any, place="data") == [1]
+    assert fit_value({"number": 1, "tags": ["a"]}, Order, place="data") == Order(1, ("a",))
+    assert fit_value([1, 2], set[int], place="data") == {1, 2}
+    assert fit_value([1], Any, place="data") == [1]
 
 
 KINDS = [int, bool, str, float, None, list[int], int | None, dict[str, float], tuple[int, str], tuple[int, ...], list]
@@ -72,8 +72,8 @@ json_values = st.recursive(
 
 @given(st.sampled_from(KINDS), json_values)
 def test_a_described_type_refuses_what_the_type_itself_refuses(kind, value):
-    told = annotation_of(json.loads(json.dumps(described(kind))))
-    assert bool(misfit(value, told, "data")) is bool(misfit(value, kind, "data"))
+    told = parse_description(json.loads(json.dumps(describe_type(kind))))
+    assert bool(find_misfit(value, told, "data")) is bool(find_misfit(value, kind, "data"))
 
 
 @dataclasses.dataclass
@@ -109,21 +109,23 @@ Address = TypedDict("Address", {"city": str, "street": NotRequired[str]})  # noq
     ],
 )
 def test_a_described_data_class_is_checked_by_its_fields(value, kind, said):
-    found = misfit(value, annotation_of(json.loads(json.dumps(described(kind)))), "data")
+    found = find_misfit(value, parse_description(json.loads(json.dumps(describe_type(kind)))), "data")
     assert found.startswith(said) and bool(found) is bool(said)
     if not said and kind is not Item:
-        assert fitted(value, kind, place="data") is not None
+        assert fit_value(value, kind, place="data") is not None
     elif said:
         with pytest.raises((ValueError, DecodingError)):
-            fitted(value, kind, place="data")
+            fit_value(value, kind, place="data")
 
 
 def test_what_cannot_be_told_without_the_program_takes_anything():
-    assert described(Unknown) is None
-    assert described(int | Unknown) is None
-    assert misfit("anything", annotation_of(described(list[Unknown])), "data")  # but that it is a list can be told
-    assert not misfit(["anything"], annotation_of(described(list[Unknown])), "data")
-    assert annotation_of(["of", "a", "newer version"]) is Any
+    assert describe_type(Unknown) is None
+    assert describe_type(int | Unknown) is None
+    assert find_misfit(
+        "anything", parse_description(describe_type(list[Unknown])), "data"
+    )  # but that it is a list can be told
+    assert not find_misfit(["anything"], parse_description(describe_type(list[Unknown])), "data")
+    assert parse_description(["of", "a", "newer version"]) is Any
 
 
 def test_what_flowckpt_itself_gives_to_workflows_is_of_the_closed_set():

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowckpt import parallel, step, workflow
-from flowckpt.core.dsl.composites import ALL, Completion, completion_of
+from flowckpt.core.dsl.composites import ALL, Completion, make_completion
 from flowckpt.errors import InputError, StepDefinitionError
 
 
@@ -85,7 +85,7 @@ def test_what_is_lost_is_never_met_and_with_a_known_size_the_two_agree(
     min_success: Any, tolerate: Any, failed: int, total: int
 ) -> None:
     failed = min(failed, total)
-    completion = completion_of("x", min_success, tolerate)
+    completion = make_completion("x", min_success, tolerate)
     if completion.cannot_succeed(failed, None) or completion.cannot_succeed(failed, total):
         assert not completion.is_met(failed, total)
     elif failed:

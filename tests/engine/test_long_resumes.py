@@ -11,7 +11,7 @@ import pytest
 
 from flowckpt import FileCheckpointStore, WorkflowEngine, step, workflow
 from flowckpt.core.system.blocking import blocking_allowed
-from flowckpt.core.system.lazy import uncollected
+from flowckpt.core.system.lazy import paused_collector
 from flowckpt.stores.log import image, segment
 from flowckpt.testing.store_under_test import checkpoint
 
@@ -152,10 +152,10 @@ def test_a_small_read_does_not_move_what_the_program_made_before_it(monkeypatch:
     gc.set_threshold(1_000_000)
     try:
         made = [[] for _ in range(6_000)]
-        with uncollected():
+        with paused_collector():
             pass
         assert not asked
-        with uncollected():
+        with paused_collector():
             made += [[] for _ in range(6_000)]
         assert asked
     finally:

@@ -229,7 +229,7 @@ def test_a_plan_that_stops_at_an_edited_step_that_was_done_says_that_it_would_no
     reopen: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     WorkflowEngine(reopen()).run_sync(shop, workflow_id="run")
-    edited = PerFunction(lambda function: attrs.evolve(call._info(function), fingerprint="2:edited"))
+    edited = PerFunction(lambda function: attrs.evolve(call._describe_function(function), fingerprint="2:edited"))
     monkeypatch.setattr(call, "_INFO", edited)
     plan = WorkflowEngine(reopen()).plan_sync(shop, workflow_id="run", options=RunOptions(on_code_change="fail"))
     paid = plan.step("pay")

@@ -393,7 +393,7 @@ async def test_columns_with_the_name_of_a_secret_are_hidden(shop, verifier):
      (None, "None", False), (b"a", "a", False), (0.5, 0.5, True), (float("inf"), float("inf"), True)],
 )  # fmt: skip
 def test_secrets_compare_as_their_values_do(recorded, found, expected):
-    from flowckpt.evidence.documents import digest_of_secret, matches
+    from flowckpt.evidence.documents import digest_of_secret, matches_digest
 
-    assert matches(digest_of_secret(recorded), found) is expected
+    assert matches_digest(digest_of_secret(recorded), found) is expected
     assert digest_of_secret(recorded) != digest_of_secret(recorded)  # salted

@@ -497,7 +497,7 @@ WRONG_URLS = [
 @pytest.mark.parametrize(("url", "error"), WRONG_URLS)
 async def test_a_url_carries_nothing_else(verifier, url, error):
     with pytest.raises(error) as caught:
-        postgres_url.parsed(url)
+        postgres_url.parse(url)
     assert "hunter22" not in str(caught.value)
     if url.startswith("postgresql://"):
         with pytest.raises(EvidenceError) as refused:
@@ -526,7 +526,7 @@ async def test_a_url_carries_nothing_else(verifier, url, error):
     ],
 )  # fmt: skip
 def test_a_url_says_these(url, parameters):
-    assert postgres_url.parsed(url).parameters() == {"application_name": "flowckpt", **parameters}
+    assert postgres_url.parse(url).parameters() == {"application_name": "flowckpt", **parameters}
 
 
 async def test_a_name_of_a_database_is_a_name(server, verifier):

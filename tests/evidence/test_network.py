@@ -23,8 +23,8 @@ from flowckpt.evidence import (
     api_response,
     network_reachable,
 )
-from flowckpt.evidence.checks.http import MISSING, is_same, steps_of, value_at
-from flowckpt.evidence.network import _meant_by, is_public
+from flowckpt.evidence.checks.http import MISSING, find_value, is_same, parse_place
+from flowckpt.evidence.network import _embedded_addresses, is_public
 
 SECRET = "Bearer hunter2-hunter2"
 
@@ -192,7 +192,7 @@ async def test_a_name_that_leads_to_a_private_address_is_refused_unless_the_addr
     ],
 )
 def test_which_addresses_are_public(address, public):
-    assert all(map(is_public, _meant_by(ipaddress.ip_address(address)))) is public
+    assert all(map(is_public, _embedded_addresses(ipaddress.ip_address(address)))) is public
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ async def test_https_needs_a_certificate_that_is_trusted(base, tmp_path):
      ("a[2]", MISSING), ("a.b", MISSING), ("x", MISSING), ("a[1].b.c", MISSING), ("/a/-1", MISSING), ("/a/x", MISSING)],
 )  # fmt: skip
 def test_places(place, expected):
-    found = value_at({"a": [1, {"b": None}], "": 3}, steps_of(place))
+    found = find_value({"a": [1, {"b": None}], "": 3}, parse_place(place))
     assert found is expected or found == expected
 
 

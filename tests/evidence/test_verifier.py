@@ -35,7 +35,7 @@ from flowckpt.evidence import (
     predicate,
 )
 from flowckpt.evidence import checks as table
-from flowckpt.evidence.verifier import agreed
+from flowckpt.evidence.verifier import combine_answers
 
 ABC = hashlib.sha256(b"abc").hexdigest()
 YES, NO = Outcome(VerdictStatus.VERIFIED), Outcome(VerdictStatus.FAILED, "it is gone")
@@ -102,8 +102,8 @@ async def test_a_commit_captures_and_verifies_reading_each_file_once(base, verif
     reads = []
     from flowckpt.evidence import digests
 
-    real = digests._read
-    monkeypatch.setattr(digests, "_read", lambda file, *rest: (reads.append(file), real(file, *rest))[1])
+    real = digests._hash_file
+    monkeypatch.setattr(digests, "_hash_file", lambda file, *rest: (reads.append(file), real(file, *rest))[1])
     pack = EvidencePack([file_sha256("f"), file_sha256("f", ABC), command_exit(0), artifact_exists("f")])
     recorded, report = await verifier.commit(pack, facts=StepFacts(exit_code=0))
     assert report.verified
@@ -202,11 +202,11 @@ async def test_too_few_workers_are_no_quorum(base):
     ],
 )
 def test_what_workers_agree_on(answers, workers, status):
-    assert agreed(answers, workers).status == status
+    assert combine_answers(answers, workers).status == status
 
 
 def test_a_disagreement_names_who_said_what():
-    outcome = agreed({"node1": [YES], "node2": [NO]}, 2)
+    outcome = combine_answers({"node1": [YES], "node2": [NO]}, 2)
     assert outcome.error == "the workers disagree: 1 say failed, 1 say verified"
     assert outcome.details == ("node1: verified", "node2: failed (it is gone)")
 

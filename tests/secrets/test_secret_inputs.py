@@ -12,7 +12,7 @@ import pytest
 
 from flowckpt import MemoryCheckpointStore, RunOptions, Secret, WorkflowEngine, step, workflow
 from flowckpt.core.codec.checkpoints import export_document
-from flowckpt.core.identity.call import recorded_arguments
+from flowckpt.core.identity.call import digest_arguments
 from flowckpt.engine.rules.plan import Decision
 from flowckpt.errors import EncodingError, InputError, InputMismatchError, SecretMissingError, StepDefinitionError
 
@@ -179,7 +179,7 @@ async def test_arguments_tell_that_a_secret_is_passed_and_not_which(engine):
     first, second = [(await engine.store.load_latest(run)).step_results[0].arguments for run in "ab"]
     assert first == second
     assert "?" not in first.values()  # the rest of the mapping is compared all the same
-    assert first["more[0]"] != recorded_arguments(fetch, ("a", "", {"token": None, "pin": None}), {})["more[0]"]
+    assert first["more[0]"] != digest_arguments(fetch, ("a", "", {"token": None, "pin": None}), {})["more[0]"]
 
 
 @pytest.mark.parametrize("kind", ["text", "longer text", "bytes", "nested", "object", "number"])
@@ -202,7 +202,7 @@ async def test_a_revealed_secret_is_in_no_digest_of_the_arguments(engine, kind):
         data = await engine.store.load_latest(run)
         assert data.status == "completed"
         recorded.append(data.step_results[0].arguments)
-        guessed = recorded_arguments(fetch, ("a", argument(token, pin)), {})
+        guessed = digest_arguments(fetch, ("a", argument(token, pin)), {})
         assert guessed["token"] not in data.step_results[0].arguments.values()
     assert recorded[0] == recorded[1]
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flowckpt.core.codec.results import PlainResult, arguments_form, arguments_text, decode_result, encode_result
+from flowckpt.core.codec.results import PlainResult, arguments_format, decode_result, encode_arguments, encode_result
 from flowckpt.core.records import StepResult
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.stores.log.image import RunImage, read_run
@@ -96,10 +96,10 @@ def test_every_result_is_that_of_its_whole_document(output: Any, path: str, argu
 def test_the_bytes_of_arguments_are_those_of_their_line(arguments: dict[str, Any]) -> None:
     (found,) = read(written([result(arguments=arguments)])).history.results
     if type(found) is PlainResult:
-        assert found.arguments_text == arguments_text(arguments) and found.arguments == arguments
+        assert found.arguments_text == encode_arguments(arguments) and found.arguments == arguments
     if all(type(each) is int for each in arguments.values()):
         assert type(found) is PlainResult
-        assert found.arguments_text == arguments_form([*arguments]) % tuple(arguments.values())
+        assert found.arguments_text == arguments_format([*arguments]) % tuple(arguments.values())
 
 
 def plain(output: Any) -> PlainResult:

@@ -24,7 +24,7 @@ from flowckpt.cli.render.terminal import escape, write, write_document
 from flowckpt.cli.runs import open_run, run_async
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.system.clock import SystemClock
-from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.numbers import pluralize
 from flowckpt.engine import RunOptions, WorkflowEngine
 from flowckpt.engine.session.control import cancel_run, checkpoint_run, tag_run
 from flowckpt.engine.session.session import Session
@@ -124,7 +124,7 @@ def checkpoint_command(run: str, patience: float, as_json: bool, store: str | No
         write_document(document)
         return
     place = f"checkpoint {escape(data.checkpoint_id)} (sequence {data.sequence})"
-    write(f"saved {place} of {escape(run)}: {counted(steps, 'step')}\n")
+    write(f"saved {place} of {escape(run)}: {pluralize(steps, 'step')}\n")
 
 
 @click.command("tag", cls=Command)

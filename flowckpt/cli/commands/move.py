@@ -33,7 +33,7 @@ from flowckpt.core.codec.checkpoints import export_text
 from flowckpt.core.records import CheckpointData
 from flowckpt.core.records.listing import MANAGED
 from flowckpt.core.system.ids import new_run_id
-from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.numbers import pluralize
 from flowckpt.core.system.streams import write_whole
 from flowckpt.engine.history.checkpoints import find_checkpoint
 from flowckpt.errors import FlowckptError, StoreSpecError
@@ -108,7 +108,7 @@ def export_command(run: str, checkpoint: str | None, output: str | None, force: 
 def _write_run(store: StoreBase, run: str, output: str, *, is_directory: bool, is_forced: bool) -> None:
     if is_directory:
         done = run_async(export_documents(store, run, output, is_forced=is_forced))
-        what = f"{counted(done.checkpoints, 'checkpoint')} of {escape(run)}, one document each,"
+        what = f"{pluralize(done.checkpoints, 'checkpoint')} of {escape(run)}, one document each,"
     elif output == "-":
         done = run_async(stream_run(store, run, _write_escaped if is_terminal() else write_bytes))
         _warn_about_export(store, done)

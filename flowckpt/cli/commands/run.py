@@ -46,7 +46,7 @@ from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import IMPORTED, refuse_task
 from flowckpt.core.system.ids import new_run_id
-from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.numbers import pluralize
 from flowckpt.engine import RunOptions
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ def _check_document(report: DeterminismReport) -> dict[str, object]:
 
 def _check_text(report: DeterminismReport) -> str:
     where = "in this process and in another one" if report.is_other_process_checked else "in this process"
-    lines = [f"{escape(report.workflow_name)}: {counted(report.steps, 'step')} compared, {where}"]
+    lines = [f"{escape(report.workflow_name)}: {pluralize(report.steps, 'step')} compared, {where}"]
     for each in report.differences:
         lines.append(f"{escape(each.where)}: {each.kind} of {escape(each.path or 'the workflow')} ({each.place})")
         lines += [f"  first: {escape(each.recorded)}", f"  then:  {escape(each.now)}"]

@@ -39,9 +39,9 @@ from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records import CheckpointData, Reason, Status, StepError, StepResult
 from flowckpt.core.records.generation import Generation, generations_of, number_of
 from flowckpt.core.records.listing import IMPORTED, STARTED_BY, CheckpointRef, is_not_started, is_task
-from flowckpt.core.records.result import decoded_value, sum_figures
+from flowckpt.core.records.result import decode_held, sum_figures
 from flowckpt.core.records.wait import Signal, WaitKind
-from flowckpt.core.system.numbers import listed
+from flowckpt.core.system.numbers import join_names
 from flowckpt.engine.history.fork import find_path
 from flowckpt.engine.rules.paths import ROLLBACK, is_within, step_of
 from flowckpt.engine.run.live import LiveNote
@@ -298,7 +298,7 @@ def _lines(workflow_id: str, run: StoredRun, place: str) -> list[str]:
     undoing = [result for result in latest.step_results if result.step_type == ROLLBACK]
     for said, is_undone in (("undone", True), ("could not be undone", False)):
         if paths := [step_of(result.path) for result in undoing if result.success is is_undone]:
-            lines.append(f"{said}: {escape(listed(paths, 5))}")
+            lines.append(f"{said}: {escape(join_names(paths, 5))}")
     lines += _live_lines(run.hints.live)
     shown = set() if run.hints.live is None else {step.path for step in run.hints.live.steps}
     lines += [f"started, not ended: {escape(path)}" for path in latest.in_flight if path not in shown]
@@ -496,6 +496,6 @@ def _checkpoint_row(reference: CheckpointRef) -> list[str]:
 def _decode_if_possible(held: Any, place: str) -> Any:
     """Return a recorded value; a value whose type only the program knows stays in its recorded form."""
     try:
-        return decoded_value(held)
+        return decode_held(held)
     except DecodingError:
         return plain_tree(held, place)

@@ -29,7 +29,7 @@ from flowckpt.cli.render.terminal import escape, say, write, write_document
 from flowckpt.cli.runs import open_chosen_store, open_run, read_latest, report_unreadable, resolve_run, run_async
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.records import Status
-from flowckpt.core.system.numbers import counted, listed
+from flowckpt.core.system.numbers import join_names, pluralize
 from flowckpt.engine.history.checkpoints import find_standing_checkpoint
 from flowckpt.errors import (
     CheckpointCorruptedError,
@@ -83,7 +83,7 @@ def check_command(run: str | None, as_json: bool, store: str | None) -> int:
         write("".join(f"{_describe_finding(finding)}\n" for finding in findings))
     counts = Counter(finding.severity for finding in findings)
     corrupt, locked, failed = counts["corrupt"], counts["locked"], counts["failed"]
-    of_all = f"of {counted(len(findings), 'finding')}"
+    of_all = f"of {pluralize(len(findings), 'finding')}"
     if corrupt:
         say(f"flowckpt: {corrupt} {of_all} in {choice.shown} {'is' if corrupt == 1 else 'are'} corrupt")
     if locked:
@@ -128,7 +128,9 @@ def repair_command(run: str, as_json: bool, store: str | None) -> None:
         kept = {"checkpoints": done.checkpoints, "steps": done.steps, "newest": done.newest}
         write_document({"workflow_id": run, "aside": done.aside or None, "lost": lost, **kept})
         return
-    left = f"{counted(done.checkpoints, 'checkpoint')}, {counted(done.steps, 'result')}, the newest is {done.newest!r}"
+    left = (
+        f"{pluralize(done.checkpoints, 'checkpoint')}, {pluralize(done.steps, 'result')}, the newest is {done.newest!r}"
+    )
     if not done.is_changed:
         write(escape(f"{run} is intact ({left}): nothing was changed") + "\n")
         return
@@ -325,9 +327,9 @@ def _show_summary(report: PruneReport, verb: str, *, is_dry_run: bool) -> None:
     for workflow_id, why in report.skipped.items():
         say(escape(f"flowckpt: {workflow_id} stays: {why}"))
     size = "" if report.unsized else f", {bytes_text(report.removed_bytes)}"
-    say(f"flowckpt: {verb} {counted(report.removed, 'run')}{size}")
+    say(f"flowckpt: {verb} {pluralize(report.removed, 'run')}{size}")
     if not is_dry_run and report.compacted:
-        say(f"flowckpt: rewrote {counted(report.compacted, 'run')}, {bytes_text(report.compacted_bytes)} freed")
+        say(f"flowckpt: rewrote {pluralize(report.compacted, 'run')}, {bytes_text(report.compacted_bytes)} freed")
 
 
 def _prune_one(store: str | None, run: str, conditions: dict[str, Any], *, is_dry_run: bool, as_json: bool) -> None:
@@ -341,9 +343,9 @@ def _prune_one(store: str | None, run: str, conditions: dict[str, Any], *, is_dr
         write_document(checkpoints_document(run, sequences, freed, is_dry_run=is_dry_run))
         return
     if is_dry_run:
-        write(f"would remove {counted(len(sequences), 'checkpoint')} of {escape(run)}\n")
+        write(f"would remove {pluralize(len(sequences), 'checkpoint')} of {escape(run)}\n")
     else:
-        write(f"removed {counted(len(sequences), 'checkpoint')} of {escape(run)}, {bytes_text(freed)} freed\n")
+        write(f"removed {pluralize(len(sequences), 'checkpoint')} of {escape(run)}, {bytes_text(freed)} freed\n")
 
 
 @click.command("clear", cls=Command)
@@ -361,7 +363,7 @@ def clear_command(run: str, yes: bool, store: str | None) -> None:
     what = "its record is damaged"
     try:
         latest = read_latest(checkpoints, run)
-        what = f"{latest.status.value}, {counted(len(latest.step_results), 'step')}"
+        what = f"{latest.status.value}, {pluralize(len(latest.step_results), 'step')}"
     except CheckpointCorruptedError as error:  # what is damaged may be removed anyway
         warn(error.message)
     except (
@@ -457,7 +459,7 @@ def trust_command(run: str, yes: bool, store: str | None) -> None:
     if not yes and sys.stdin is not None and sys.stdin.isatty():
         for line in _describe_trust(checkpoints.runs.trust_report(run), "would be"):
             say(line)
-        what = f"{latest.status.value}, {counted(len(latest.step_results), 'step')}, last saved at {latest.saved_at}"
+        what = f"{latest.status.value}, {pluralize(len(latest.step_results), 'step')}, last saved at {latest.saved_at}"
         asked = f"Trust run {escape(run)} ({escape(what)}) as it is?"
         if not click.confirm(asked, default=False, err=True):
             say("flowckpt: nothing was changed")
@@ -472,7 +474,7 @@ def trust_command(run: str, yes: bool, store: str | None) -> None:
     if found.message:
         warn(f"its messages are still refused: {found.message}. Remove the file, and send the message again")
     if others := [each for each in checkpoints.runs.plain_runs() if each != run]:
-        say(f"Still refused, because they were written without a key: {escape(listed(others, _MOST_RUNS))}")
+        say(f"Still refused, because they were written without a key: {escape(join_names(others, _MOST_RUNS))}")
         say(f"Inspect each run; if it is correct: {command_line('store trust', choice, others[0])}")
 
 

@@ -16,7 +16,7 @@ from flowckpt.core import codec
 from flowckpt.core.codec import Json
 from flowckpt.core.codec.results import encode_error
 from flowckpt.core.records.wait import Wait, moment_text
-from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.numbers import pluralize
 from flowckpt.engine.values import waits
 from flowckpt.engine.values.failures import record_error
 from flowckpt.engine.values.result import WorkflowResult
@@ -209,7 +209,7 @@ class PlainLines:
                 more += f", {ended} members" if ended.is_folded else ""
                 self._fan_outs.forget(path)
             if (claims := self._claims.pop(path, 0)) and kind == "StepCompleted":
-                more += f", evidence holds ({counted(claims, 'claim')})"
+                more += f", evidence holds ({pluralize(claims, 'claim')})"
             figures = getattr(event, "figures", None)
             more += f", {figures_text(figures)}" if figures else ""
         if kind == "StepProgress" and not self._is_due(event):
@@ -226,7 +226,7 @@ class PlainLines:
         restored, reverified = self._counts.take_restored()
         if restored:
             more = f", the evidence of {reverified} holds" if reverified else ""
-            _say(f"{counted(restored, 'step')} restored from the record{more}")
+            _say(f"{pluralize(restored, 'step')} restored from the record{more}")
 
     def _say_members(self, fan_out: FanOutProgress) -> None:
         tenth = max(1, (fan_out.total or 0) // 10) if fan_out.total is not None else _UNKNOWN_PART

@@ -25,7 +25,7 @@ from flowckpt.engine.rules.crash_loop import CrashCount
 from flowckpt.engine.run.live import LiveNote
 from flowckpt.engine.run.resumption import SETTLED
 from flowckpt.errors import DecodingError
-from flowckpt.evidence.claims import Evidence, redacted, redacted_text
+from flowckpt.evidence.claims import Evidence, redact, redact_text
 from flowckpt.evidence.report import Verdict, VerdictStatus
 from flowckpt.execution.claims import READS, WRITES, paths_of, read_pack
 from flowckpt.maintenance.attempts import Attempt, Standing, read_attempts
@@ -54,7 +54,7 @@ class RecordedClaim:
     @property
     def description(self) -> str:
         """The claim."""
-        return redacted_text(self.claim.description)
+        return redact_text(self.claim.description)
 
     def to_document(self) -> dict[str, Json]:
         """Return the claim as plain JSON without its secrets."""
@@ -62,7 +62,7 @@ class RecordedClaim:
         document: dict[str, Any] = {
             "evidence_type": str(claim.evidence_type),
             "description": self.description,
-            "expected": redacted(dict(claim.expected), claim.hidden_names),
+            "expected": redact(dict(claim.expected), claim.hidden_names),
             "is_transient": claim.is_transient,
             "status": self.status,
             "verified_at": self.verified_at or None,
@@ -102,7 +102,7 @@ def evidence_document(result: StepResult) -> Json:
 
 def verdict_text(verdict: Verdict) -> str:
     """Return a verdict on one line: `holds: …`, `fails: …`, `cannot be checked: …`."""
-    description = redacted_text(verdict.evidence.description)
+    description = redact_text(verdict.evidence.description)
     if verdict.verified:
         return f"holds: {description}"
     if verdict.status is VerdictStatus.NOT_RECHECKED:

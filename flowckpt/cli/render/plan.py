@@ -27,7 +27,7 @@ from flowckpt.cli.runs import run_async
 from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.core.records.result import COMPOSITES
-from flowckpt.core.system.numbers import counted, listed
+from flowckpt.core.system.numbers import join_names, pluralize
 from flowckpt.engine.rules.paths import group_nested
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
 from flowckpt.engine.rules.reasons import ReasonKind
@@ -138,7 +138,7 @@ def _assumption_text(step: PlannedStep) -> str:
 
 def _assumed_text(paths: Sequence[str]) -> str:
     """Return the steps whose results the plan assumes to be unchanged: `a, b and 3 more leave`."""
-    return f"{escape(listed(paths, _MOST_ASSUMED))} leave{'s' if len(paths) == 1 else ''}"
+    return f"{escape(join_names(paths, _MOST_ASSUMED))} leave{'s' if len(paths) == 1 else ''}"
 
 
 def _ends_early(plan: ResumePlan) -> bool:
@@ -172,7 +172,7 @@ def _summary(plan: ResumePlan) -> str:
     if plan.is_nothing_to_do:
         reused = plan.count(Decision.REUSE)
         if _ends_early(plan):
-            return f"nothing to run up to the end of the plan ({counted(reused, 'recorded result')})"
+            return f"nothing to run up to the end of the plan ({pluralize(reused, 'recorded result')})"
         return f"nothing to run: all {reused} results are reused"
     rerun = [step for step in plan.steps if step.decision is Decision.RERUN]
     took = duration_text(_sum_times(rerun))

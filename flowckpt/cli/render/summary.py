@@ -12,7 +12,7 @@ from flowckpt.cli.render.terminal import escape, escape_lines, say, short_value,
 from flowckpt.cli.runs import run_async
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.records import CheckpointData, Status
-from flowckpt.core.system.blocking import begin
+from flowckpt.core.system.blocking import start_within
 from flowckpt.engine.rules.paths import step_of
 from flowckpt.engine.values.failures import find_failed_step, record_error
 from flowckpt.engine.values.result import WorkflowResult
@@ -138,7 +138,7 @@ def show_what_is_left(
 
 async def _read_latest(workflow_id: str, store: StoreBase) -> CheckpointData | None:
     """Return the newest checkpoint; raise if the store takes too long."""
-    loading = await begin(store.load_latest(workflow_id), patience=_LAST_READ_SECONDS)
+    loading = await start_within(store.load_latest(workflow_id), patience=_LAST_READ_SECONDS)
     if not loading.done():
         raise CheckpointStorageError("the store does not answer", workflow_id=workflow_id, operation="read")
     return loading.result()

@@ -13,7 +13,7 @@ import click
 from flowckpt.cli.render.terminal import escape, is_terminal, write
 from flowckpt.cli.settings import is_color_allowed
 from flowckpt.core.records import StepResult
-from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.numbers import pluralize
 from flowckpt.engine.rules.paths import group_nested
 
 if TYPE_CHECKING:
@@ -145,8 +145,8 @@ def figures_text(figures: Mapping[str, int | float]) -> str:
 def size_text(done: ExportedRun | ImportedRun | CopiedRun) -> str:
     """Return the numbers of attempts, checkpoints and results of a moved run, in brackets."""
     behind = f", {done.left_behind} of them left behind" if done.left_behind else ""
-    attempts, results = counted(done.attempts, "attempt"), counted(done.steps, "result")
-    return f"({attempts}, {counted(done.checkpoints, 'checkpoint')}{behind}, {results})"
+    attempts, results = pluralize(done.attempts, "attempt"), pluralize(done.steps, "result")
+    return f"({attempts}, {pluralize(done.checkpoints, 'checkpoint')}{behind}, {results})"
 
 
 _MOST_SHOWN = 20

@@ -18,7 +18,7 @@ import attrs
 
 from flowckpt.cli.stored_run import StoredRun
 from flowckpt.core.system.ids import new_message_id
-from flowckpt.core.system.numbers import counted, listed
+from flowckpt.core.system.numbers import join_names, pluralize
 from flowckpt.engine.history.fork import find_path
 from flowckpt.engine.rules.paths import ROLLBACK, UNDOABLE, find_left_to_undo, select_for_fork
 from flowckpt.errors import SettingError, StepNotFoundError
@@ -185,7 +185,9 @@ def _describe_cancel(found: StoredRun, values: Mapping[str, str]) -> list[str]:
     paths = [result.path for result in find_left_to_undo(results, undoable)]
     return [
         *lines,
-        f"Undone, in this order: {listed(paths, _MOST_SHOWN)}." if paths else "No finished step has a compensation.",
+        f"Undone, in this order: {join_names(paths, _MOST_SHOWN)}."
+        if paths
+        else "No finished step has a compensation.",
     ]
 
 
@@ -194,8 +196,8 @@ def _describe_rollback(found: StoredRun, values: Mapping[str, str]) -> list[str]
     if not chosen:
         return []
     paths = [result.path for result in found.latest.step_results[chosen[0].steps :]]
-    kept = f"{counted(chosen[0].steps, 'result')} of checkpoint {chosen[0].checkpoint_id} still count."
-    return [kept, f"No longer counted: {listed(paths, _MOST_SHOWN)}." if paths else "No result is lost."]
+    kept = f"{pluralize(chosen[0].steps, 'result')} of checkpoint {chosen[0].checkpoint_id} still count."
+    return [kept, f"No longer counted: {join_names(paths, _MOST_SHOWN)}." if paths else "No result is lost."]
 
 
 def _describe_fork(found: StoredRun, values: Mapping[str, str]) -> list[str]:
@@ -206,10 +208,10 @@ def _describe_fork(found: StoredRun, values: Mapping[str, str]) -> list[str]:
         except StepNotFoundError:
             return [f"The run has no step {path!r}."]
     kept = select_for_fork(results, len(results), path, ())
-    lines = [f"The new run takes over {counted(len(kept), 'result')}."]
+    lines = [f"The new run takes over {pluralize(len(kept), 'result')}."]
     taken = {each.path for each in kept}
     left_out = [each.path for each in results if each.path not in taken and each.step_type != ROLLBACK]
-    return [*lines, f"Its resume executes again: {listed(left_out, _MOST_SHOWN)}."] if left_out else lines
+    return [*lines, f"Its resume executes again: {join_names(left_out, _MOST_SHOWN)}."] if left_out else lines
 
 
 _WHO = (Field("by", "Who", hint="your name; the user of this machine by default"), Field("comment", "Comment"))

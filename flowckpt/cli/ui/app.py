@@ -35,7 +35,7 @@ from flowckpt.cli.ui.actions import RUN_ACTIONS, SHORT_SECONDS, STORE_ACTIONS, A
 from flowckpt.cli.ui.security import HEADERS, SAFE_METHODS, Guard, Request, content_policy
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import RunFilter, RunInfo
-from flowckpt.core.records.wait import Wait, WaitKind, shown_moment, waits_in
+from flowckpt.core.records.wait import Wait, WaitKind, format_moment, waits_in
 from flowckpt.engine.values import waits
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError, SettingError
 from flowckpt.report.comparison import Comparison, read_comparison
@@ -79,7 +79,7 @@ class Ui:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self.templates.filters |= {"ago": ago_text, "moment": shown_moment, "segment": encode_segment}
+        self.templates.filters |= {"ago": ago_text, "moment": format_moment, "segment": encode_segment}
 
     def app(self) -> ASGIApp:
         """Return the application, wrapped in its guard."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowckpt.core.codec import results as _failures  # noqa: F401 - it adds what it knows to the closed set
-from flowckpt.core.codec.annotations import is_structured, without_scalars
+from flowckpt.core.codec.annotations import convert_scalars, is_structured
 from flowckpt.core.codec.tags import Json, dumps, is_itself
 from flowckpt.core.codec.tags import decode as _decode_plain
 from flowckpt.core.codec.tags import encode as _encode_plain
@@ -31,7 +31,7 @@ def encode(value: Any, annotation: Any = Any, *, place: str = "value") -> Json:
         try:
             return _encode_plain(value, place)
         except EncodingError:
-            if (plain := without_scalars(value, annotation)) is value:
+            if (plain := convert_scalars(value, annotation)) is value:
                 raise
         return _encode_plain(plain, place)
     tree = _encode_plain(to_plain(value, annotation, place), place)

@@ -51,17 +51,17 @@ def is_structured(annotation: Any) -> bool:
     try:
         return _is_structured(annotation)
     except TypeError:
-        return _is_structured(_hashable(annotation))
+        return _is_structured(strip_annotated(annotation))
 
 
-def _hashable(annotation: Any) -> Any:
+def strip_annotated(annotation: Any) -> Any:
     """Return an annotation without the facts of `Annotated`, wherever it says them: they may be a list or a dict."""
     if typing.get_origin(annotation) is typing.Annotated:
-        return _hashable(typing.get_args(annotation)[0])
+        return strip_annotated(typing.get_args(annotation)[0])
     arguments = typing.get_args(annotation)
     if not arguments or typing.get_origin(annotation) is typing.Literal:
         return annotation
-    bare = tuple(map(_hashable, arguments))
+    bare = tuple(map(strip_annotated, arguments))
     if isinstance(annotation, types.UnionType):
         return functools.reduce(operator.or_, bare)
     if isinstance(annotation, types.GenericAlias):
@@ -87,10 +87,10 @@ def _is_structured(annotation: Any) -> bool:
     if supertype is not None:
         return is_structured(supertype)
     cls = annotation if origin is None else origin
-    return isinstance(cls, type) and _is_taken_apart(cls)
+    return isinstance(cls, type) and _needs_cattrs(cls)
 
 
-def _is_taken_apart(cls: type) -> bool:
+def _needs_cattrs(cls: type) -> bool:
     """Return whether a class is one for cattrs, registered or not: what was recorded before it was registered is too.
 
     All others (protocols, abstract classes, classes that only `register_type` knows) say nothing about how a value is built:
@@ -129,17 +129,17 @@ _NEVER_STORED = (
 )
 
 
-def unstorable(annotation: Any) -> type | None:
+def find_unstorable(annotation: Any) -> type | None:
     """Return a class in an annotation whose values can never be stored; None if there is none."""
     annotation = bare_type(annotation)
     origin, arguments = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
     if origin in UNIONS:
-        found = [unstorable(each) for each in arguments]
+        found = [find_unstorable(each) for each in arguments]
         return found[0] if all(found) else None
     if not isinstance(origin, type) or origin is Any:
         return None
     if origin in _CONTAINERS:
-        return next((each for each in map(unstorable, arguments) if each), None)
+        return next((each for each in map(find_unstorable, arguments) if each), None)
     return None if _may_be_stored(origin) else origin
 
 
@@ -150,7 +150,7 @@ def _may_be_stored(cls: type) -> bool:
         or collections.abc.Iterator in cls.__mro__
     ):
         return False
-    if tags.is_closed(cls) or is_leaf(cls) or _is_taken_apart(cls) or cls is object:
+    if tags.is_closed(cls) or is_leaf(cls) or _needs_cattrs(cls) or cls is object:
         return True
     if isinstance(cls, abc.ABCMeta):  # a protocol, too: an object of any class may be one
         return True
@@ -204,12 +204,12 @@ def return_annotation(function: Callable[..., Any]) -> Any:
         if not hasattr(function, "__annotations__") and hasattr(type(function), "__call__"):
             function = type(function).__call__
     plain = inspect.unwrap(function) if hasattr(function, "__wrapped__") else function
-    found = _looked_up(plain)
-    return _awaited(plain.__annotations__["return"]) if found is _AS_IT_STANDS else found
+    found = _look_up_annotation(plain)
+    return _awaited_type(plain.__annotations__["return"]) if found is _AS_IT_STANDS else found
 
 
 @cached_per_function
-def _looked_up(function: Callable[..., Any]) -> Any:
+def _look_up_annotation(function: Callable[..., Any]) -> Any:
     """Return an annotation that had to be looked up by name, which may be cached.
 
     A class given directly must not be cached: it may be defined next to a nested function, refer to the function and so
@@ -222,11 +222,11 @@ def _looked_up(function: Callable[..., Any]) -> Any:
     if annotation is Any:
         return Any
     if isinstance(annotation, str) or not _is_resolved(annotation):
-        return _awaited(_resolved(function))
+        return _awaited_type(_resolve_annotation(function))
     return _AS_IT_STANDS
 
 
-def _awaited(annotation: Any) -> Any:
+def _awaited_type(annotation: Any) -> Any:
     """Return the type of the final value of a plain function, which is awaited if it is awaitable."""
     if type(annotation) is not type and typing.get_origin(annotation) in (Awaitable, Coroutine):
         return typing.get_args(annotation)[-1]
@@ -237,7 +237,7 @@ def _is_resolved(annotation: Any) -> bool:
     return not any(isinstance(part, str | typing.ForwardRef) for part in typing.get_args(annotation))
 
 
-def _resolved(function: Callable[..., Any]) -> Any:
+def _resolve_annotation(function: Callable[..., Any]) -> Any:
     """Resolve only the return annotation: other annotations may use names that exist only for type checkers."""
     only = type("_Only", (), {"__annotations__": {"return": function.__annotations__["return"]}})
     try:
@@ -253,7 +253,7 @@ def _resolved(function: Callable[..., Any]) -> Any:
 _FROM_SCALARS: dict[Any, tuple[type, ...]] = {float: (float, int), int: (int,), bool: (bool,), str: (str,)}
 
 
-def without_scalars(value: Any, annotation: Any) -> Any:
+def convert_scalars(value: Any, annotation: Any) -> Any:
     """Return a value with numpy scalars converted to plain ones wherever the annotation asks for that.
 
     Args:
@@ -268,20 +268,20 @@ def without_scalars(value: Any, annotation: Any) -> Any:
         return plain if type(plain) in kinds else value
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in UNIONS:
-        found = (without_scalars(value, each) for each in arguments)
+        found = (convert_scalars(value, each) for each in arguments)
         return next((each for each in found if each is not value), value)
     if is_pydantic(annotation) and type(value) is dict:
         hints = {name: field.annotation for name, field in annotation.model_fields.items()}
-        return {name: without_scalars(each, hints.get(name, Any)) for name, each in value.items()}
+        return {name: convert_scalars(each, hints.get(name, Any)) for name, each in value.items()}
     if origin not in _CONTAINERS or not arguments:
         return value
     if type(value) is dict and len(arguments) == 2:
-        return {without_scalars(key, arguments[0]): without_scalars(each, arguments[1]) for key, each in value.items()}
+        return {convert_scalars(key, arguments[0]): convert_scalars(each, arguments[1]) for key, each in value.items()}
     if type(value) not in (list, tuple, set, frozenset):
         return value
     is_of_one = origin is not tuple or arguments[-1:] == (Ellipsis,)
     each_of = arguments[:1] * len(value) if is_of_one else arguments
-    return type(value)(map(without_scalars, value, each_of)) if len(each_of) == len(value) else value
+    return type(value)(map(convert_scalars, value, each_of)) if len(each_of) == len(value) else value
 
 
 def is_scalar(value: Any) -> bool:
@@ -318,7 +318,7 @@ def fits(value: Any, annotation: Any) -> bool:
         return isinstance(value, _NUMBERS[cls])
     if not isinstance(cls, type):  # Any, a type variable
         return True
-    return _is_one(value, cls) and _items_fit(value, cls, arguments)
+    return _is_instance(value, cls) and _items_fit(value, cls, arguments)
 
 
 def _items_fit(value: Any, cls: type, arguments: tuple[Any, ...]) -> bool:
@@ -333,7 +333,7 @@ def _items_fit(value: Any, cls: type, arguments: tuple[Any, ...]) -> bool:
     return True
 
 
-def _is_one(value: object, cls: type) -> bool:
+def _is_instance(value: object, cls: type) -> bool:
     try:
         return isinstance(value, cls)
     except TypeError:  # a protocol that is not runtime-checkable

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from flowckpt.core.codec.tags import Json, decode, dumps, encode
 from flowckpt.core.records import LazyValue
-from flowckpt.core.records.result import decoded_value
+from flowckpt.core.records.result import decode_held
 from flowckpt.core.system import external
 from flowckpt.errors import DecodingError
 
@@ -21,7 +21,7 @@ Fetch = Callable[[str, int], bytes]
 
 TAG = b'"$'
 """A line of a record without these bytes has no tag: each tree in it is its own value."""
-_TAKEN: Any = object()
+_MOVED_OUT: Any = object()
 
 
 class Line(Protocol):
@@ -57,7 +57,7 @@ class Recorded(LazyValue):
     @property
     def tree(self) -> Json:
         """The value's tree; read again if `take` has returned it."""
-        return self._tree if self._tree is not _TAKEN else self._read_again()
+        return self._tree if self._tree is not _MOVED_OUT else self._read_again()
 
     @property
     def is_untagged(self) -> bool:
@@ -70,8 +70,8 @@ class Recorded(LazyValue):
 
     def take(self) -> Any:
         """Return an untagged value for a caller that may change it; a later access reads it again."""
-        tree, self._tree = self._tree, _TAKEN
-        return tree if tree is not _TAKEN else self._read_again()
+        tree, self._tree = self._tree, _MOVED_OUT
+        return tree if tree is not _MOVED_OUT else self._read_again()
 
     def _read_again(self) -> Json:
         assert self._line is not None
@@ -145,7 +145,7 @@ def pack(tree: Json) -> tuple[str, Blob | None]:
     return dumps(blob.reference()), blob
 
 
-def held_value(tree: Json) -> LazyValue:
+def pack_value(tree: Json) -> LazyValue:
     """Return a tree in recorded form: as a blob if it is large."""
     blob = pack(tree)[1]
     return Recorded(tree) if blob is None else blob
@@ -180,4 +180,4 @@ def _is_reference(body: Any) -> bool:
 
 def plain_tree(held: Any, place: str) -> Json:
     """Return the tree of a recorded value, reading a large one from its store."""
-    return held.tree if isinstance(held, Recorded | Blob) else encode(decoded_value(held), place)
+    return held.tree if isinstance(held, Recorded | Blob) else encode(decode_held(held), place)

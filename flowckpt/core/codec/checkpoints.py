@@ -14,7 +14,7 @@ from typing import Any
 from flowckpt.core.codec.blob import Blob, Fetch, Recorded, pack, plain_tree, unpack
 from flowckpt.core.codec.results import (
     Blobs,
-    checked_extra,
+    copy_extra,
     decode_error,
     decode_result,
     encode_error,
@@ -76,13 +76,13 @@ def encode_head(data: CheckpointData, previous: CheckpointData | None = None) ->
     if data.error is not None:
         head["error"] = encode_error(data.error)
     if data.held_snapshot is not None:
-        head["snapshot"] = _packed(data.held_snapshot, "snapshot", blobs)
+        head["snapshot"] = _pack_field(data.held_snapshot, "snapshot", blobs)
     if data.held_output is not None:
-        head["output"] = _packed(data.held_output, "output", blobs)
+        head["output"] = _pack_field(data.held_output, "output", blobs)
     if data.partial:
-        head["partial"] = {path: _partial_head(path, each, blobs) for path, each in data.partial.items()}
+        head["partial"] = {path: _encode_partial(path, each, blobs) for path, each in data.partial.items()}
     if data.extra:
-        head.update(checked_extra(data.extra))
+        head.update(copy_extra(data.extra))
     if previous is not None and data.carries_same_objects(previous):
         return head, blobs
     for name in CARRIED:
@@ -91,7 +91,7 @@ def encode_head(data: CheckpointData, previous: CheckpointData | None = None) ->
         if previous is not None and (held is before or (name not in _HELD and held == before)):
             continue
         if name == "inputs":
-            head[name] = _packed(held, "inputs", blobs)
+            head[name] = _pack_field(held, "inputs", blobs)
         elif name == "metadata":
             head[name] = encode(dict(held), "metadata")
         else:
@@ -99,7 +99,7 @@ def encode_head(data: CheckpointData, previous: CheckpointData | None = None) ->
     return head, blobs
 
 
-def _packed(held: Any, place: str, blobs: dict[str, Blob]) -> Json:
+def _pack_field(held: Any, place: str, blobs: dict[str, Blob]) -> Json:
     if isinstance(held, Blob):
         blobs[held.digest] = held
         return held.reference()
@@ -111,8 +111,8 @@ def _packed(held: Any, place: str, blobs: dict[str, Blob]) -> Json:
     return blob.reference()
 
 
-def _partial_head(path: str, partial: partials.PartialState, blobs: dict[str, Blob]) -> Json:
-    return _partial_document(partial, _packed(partial.held_state, f"{path}: saved state", blobs))
+def _encode_partial(path: str, partial: partials.PartialState, blobs: dict[str, Blob]) -> Json:
+    return _partial_document(partial, _pack_field(partial.held_state, f"{path}: saved state", blobs))
 
 
 def _partial_document(partial: partials.PartialState, state: Json) -> Json:
@@ -125,14 +125,14 @@ def _partial_document(partial: partials.PartialState, state: Json) -> Json:
     return document
 
 
-def _partial_documents(partial: Mapping[str, partials.PartialState]) -> dict[str, Json]:
+def _export_partials(partial: Mapping[str, partials.PartialState]) -> dict[str, Json]:
     return {
         path: _partial_document(each, plain_tree(each.held_state, f"{path}: saved state"))
         for path, each in partial.items()
     }
 
 
-def _partial_in(document: Mapping[str, Json], fetch: Fetch | None) -> partials.PartialState:
+def _decode_partial(document: Mapping[str, Json], fetch: Fetch | None) -> partials.PartialState:
     return partials.PartialState(
         unpack(document["state"], fetch),
         document.get("function", ""),
@@ -174,7 +174,7 @@ def decode_head(head: Mapping[str, Json], results: Sequence[StepResult], fetch: 
             metadata=decode(head["metadata"]),
             output=unpack(head["output"], fetch) if "output" in head else None,
             error=None if error is None else decode_error(error),
-            partial={path: _partial_in(each, fetch) for path, each in head.get("partial", {}).items()},
+            partial={path: _decode_partial(each, fetch) for path, each in head.get("partial", {}).items()},
             extra={} if head.keys() <= _KNOWN else {key: head[key] for key in head if key not in _KNOWN},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as failure:
@@ -211,7 +211,7 @@ def export_document(data: CheckpointData) -> dict[str, Json]:
         "snapshot": plain_tree(data.held_snapshot, "snapshot"),
         "output": plain_tree(data.held_output, "output"),
         "error": None if data.error is None else encode_error(data.error),
-        **({"partial": _partial_documents(data.partial)} if data.partial else {}),
+        **({"partial": _export_partials(data.partial)} if data.partial else {}),
         "saved_at": encode_time(data.saved_at),
         **data.extra,
     }

@@ -22,12 +22,12 @@ from flowckpt.core.codec import tags
 from flowckpt.core.codec.annotations import (
     LEAVES,
     UNIONS,
+    convert_scalars,
     is_leaf,
     is_named_tuple,
     is_pydantic,
     is_scalar,
     is_structured,
-    without_scalars,
 )
 from flowckpt.core.system.declared import type_name
 
@@ -42,8 +42,8 @@ _SETS: dict[Any, Callable[[Any], Any] | None] = {
 _OF_SCALARS = frozenset({float, int, bool, str})
 """The types that a scalar of numpy becomes where the annotation says so."""
 
-Apart = Callable[[Any], Any]
-Build = Callable[[Any, Any], Any]
+Unstructure = Callable[[Any], Any]
+Structure = Callable[[Any, Any], Any]
 
 
 @functools.cache
@@ -57,27 +57,27 @@ def converter(*, keeps_places: bool = False) -> Converter:
     made = Converter(forbid_extra_keys=True, prefer_attrib_converters=False, detailed_validation=keeps_places)
     for leaf in LEAVES:  # by class: cattrs looks these up before any predicate
         if leaf not in _OF_SCALARS:
-            made.register_unstructure_hook(leaf, _leaf_apart)
-        made.register_structure_hook(leaf, _same_leaf)
+            made.register_unstructure_hook(leaf, _unstructure_leaf)
+        made.register_structure_hook(leaf, _structure_leaf)
     made.register_unstructure_hook_func(is_leaf, lambda value: value)
-    made.register_unstructure_hook(str, _scalar_apart(str))  # cattrs has a hook by class for it
+    made.register_unstructure_hook(str, _scalar_unstructurer(str))  # cattrs has a hook by class for it
     made.register_unstructure_hook_factory(
-        _OF_SCALARS.__contains__, _scalar_apart
+        _OF_SCALARS.__contains__, _scalar_unstructurer
     )  # where annotated: no subclass has it
-    made.register_structure_hook_func(is_leaf, _same_leaf)
+    made.register_structure_hook_func(is_leaf, _structure_leaf)
     made.register_unstructure_hook_func(lambda t: t is Any or t is object, lambda value: value)
     made.register_structure_hook_func(lambda t: t is Any or t is object, lambda plain, _: plain)
-    made.register_unstructure_hook_factory(is_named_tuple, _named_tuple_apart)
-    made.register_structure_hook_factory(is_named_tuple, _named_tuple_built)
-    made.register_unstructure_hook_func(is_pydantic, lambda model: made.unstructure(_pydantic_apart(model)))
-    made.register_structure_hook_func(is_pydantic, _pydantic_built)
-    made.register_unstructure_hook_factory(_is_any_sequence, _sequence_apart)
-    made.register_structure_hook_factory(_is_any_sequence, _sequence_built)
-    made.register_unstructure_hook_factory(_is_set, _set_apart)
-    made.register_structure_hook_factory(_is_set, _set_built)
+    made.register_unstructure_hook_factory(is_named_tuple, _named_tuple_unstructurer)
+    made.register_structure_hook_factory(is_named_tuple, _named_tuple_structurer)
+    made.register_unstructure_hook_func(is_pydantic, lambda model: made.unstructure(_unstructure_pydantic(model)))
+    made.register_structure_hook_func(is_pydantic, _structure_pydantic)
+    made.register_unstructure_hook_factory(_is_any_sequence, _sequence_unstructurer)
+    made.register_structure_hook_factory(_is_any_sequence, _sequence_structurer)
+    made.register_unstructure_hook_factory(_is_set, _set_unstructurer)
+    made.register_structure_hook_factory(_is_set, _set_structurer)
     made.register_unstructure_hook_func(lambda t: t is tuple, lambda value: tuple(map(made.unstructure, value)))
-    made.register_unstructure_hook_factory(_is_real_union, _union_apart)
-    made.register_structure_hook_factory(_is_union, _union_built)
+    made.register_unstructure_hook_factory(_is_real_union, _union_unstructurer)
+    made.register_structure_hook_factory(_is_union, _union_structurer)
     return made
 
 
@@ -90,7 +90,7 @@ def keep_texts_of_numpy() -> None:
     converter().register_unstructure_hook(sys.modules["numpy"].str_, lambda value: value)
 
 
-def steps_to(error: BaseException) -> Iterator[str]:
+def path_to_cause(error: BaseException) -> Iterator[str]:
     """Yield the fields and indexes on the way to the first cause of an error of a converter that keeps places."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -101,20 +101,20 @@ def steps_to(error: BaseException) -> Iterator[str]:
                 yield f"[{note.index!r:.40}]"
 
 
-def _leaf_apart(value: Any) -> Any:
+def _unstructure_leaf(value: Any) -> Any:
     return value.value if isinstance(value, enum.Enum) else value  # the members of an IntEnum are ints too
 
 
-def _scalar_apart(cls: Any) -> Apart:
+def _scalar_unstructurer(cls: Any) -> Unstructure:
     def apart(value: Any) -> Any:
         if type(value) is cls:
             return value
-        return value.value if isinstance(value, enum.Enum) else without_scalars(value, cls)
+        return value.value if isinstance(value, enum.Enum) else convert_scalars(value, cls)
 
     return apart
 
 
-def _same_leaf(plain: Any, cls: Any) -> Any:
+def _structure_leaf(plain: Any, cls: Any) -> Any:
     """Return a leaf unchanged: `int("3")` or `bool(1)` would change the recorded value."""
     if type(plain) is cls:
         return plain
@@ -147,11 +147,11 @@ def _is_real_union(annotation: Any) -> bool:
     return _is_union(annotation) and len(set(typing.get_args(annotation)) - {type(None)}) > 1
 
 
-def _union_apart(union: Any, made: Converter) -> Apart:
-    return lambda value: made.unstructure(without_scalars(value, union) if is_scalar(value) else value)
+def _union_unstructurer(union: Any, made: Converter) -> Unstructure:
+    return lambda value: made.unstructure(convert_scalars(value, union) if is_scalar(value) else value)
 
 
-def _union_built(union: Any, made: Converter) -> Build:
+def _union_structurer(union: Any, made: Converter) -> Structure:
     """Build the first member of the union that the recorded value fits, as was checked when it was recorded."""
     members = typing.get_args(union)
     structured = [(member, made.get_structure_hook(member)) for member in members if is_structured(member)]
@@ -184,12 +184,12 @@ def _is_set(annotation: Any) -> bool:
     return (typing.get_origin(annotation) or annotation) in _SETS
 
 
-def _item_apart(annotation: Any, made: Converter) -> Apart:
+def _item_unstructurer(annotation: Any, made: Converter) -> Unstructure:
     arguments = typing.get_args(annotation)
     return made.get_unstructure_hook(arguments[0]) if arguments else made.unstructure
 
 
-def _item_built(annotation: Any, made: Converter) -> Apart:
+def _item_structurer(annotation: Any, made: Converter) -> Unstructure:
     arguments = typing.get_args(annotation)
     if not arguments:
         return lambda plain: plain
@@ -197,13 +197,13 @@ def _item_built(annotation: Any, made: Converter) -> Apart:
     return lambda plain: hook(plain, item)
 
 
-def _sequence_apart(annotation: Any, made: Converter) -> Apart:
-    item, as_set = _item_apart(annotation, made), _set_apart(annotation, made)
+def _sequence_unstructurer(annotation: Any, made: Converter) -> Unstructure:
+    item, as_set = _item_unstructurer(annotation, made), _set_unstructurer(annotation, made)
     return lambda value: type(value)([item(each) for each in value]) if type(value) in (list, tuple) else as_set(value)
 
 
-def _sequence_built(annotation: Any, made: Converter) -> Build:
-    item = _item_built(annotation, made)
+def _sequence_structurer(annotation: Any, made: Converter) -> Structure:
+    item = _item_structurer(annotation, made)
 
     def build(plain: Any, _: Any) -> Any:
         if type(plain) not in (list, tuple, set, frozenset):
@@ -213,9 +213,9 @@ def _sequence_built(annotation: Any, made: Converter) -> Build:
     return build
 
 
-def _set_apart(annotation: Any, made: Converter) -> Apart:
+def _set_unstructurer(annotation: Any, made: Converter) -> Unstructure:
     """Return a set if its items are hashable; else a list (for a set) or a tuple (for a frozenset), in any order."""
-    item = _item_apart(annotation, made)
+    item = _item_unstructurer(annotation, made)
 
     def apart(value: Any) -> Any:
         if type(value) not in (set, frozenset):
@@ -230,8 +230,8 @@ def _set_apart(annotation: Any, made: Converter) -> Apart:
     return apart
 
 
-def _set_built(annotation: Any, made: Converter) -> Build:
-    item = _item_built(annotation, made)
+def _set_structurer(annotation: Any, made: Converter) -> Structure:
+    item = _item_structurer(annotation, made)
     asked = _SETS[typing.get_origin(annotation) or annotation]
 
     def build(plain: Any, _: Any) -> Any:
@@ -250,8 +250,8 @@ _UNSET = "$unset"
 """Beside the fields of a recorded model: the paths of those that were not set, so that `exclude_unset` means the same."""
 
 
-def _pydantic_apart(model: Any) -> Any:
-    plain = without_scalars(model.model_dump(mode="python", warnings=False), type(model))
+def _unstructure_pydantic(model: Any) -> Any:
+    plain = convert_scalars(model.model_dump(mode="python", warnings=False), type(model))
     unset = [*_unset_fields(model, ())] if type(plain) is dict else []
     return {**plain, _UNSET: unset} if unset else plain
 
@@ -268,7 +268,7 @@ def _unset_fields(value: Any, path: tuple[Any, ...]) -> Iterator[list[Any]]:
             yield from _unset_fields(each, (*path, place))
 
 
-def _pydantic_built(plain: Any, cls: Any) -> Any:
+def _structure_pydantic(plain: Any, cls: Any) -> Any:
     unset: Any = ()
     if type(plain) is dict and _UNSET in plain:
         plain = {**plain}
@@ -289,7 +289,7 @@ def _pydantic_built(plain: Any, cls: Any) -> Any:
     return model
 
 
-def _named_tuple_apart(cls: Any, made: Converter) -> Apart:
+def _named_tuple_unstructurer(cls: Any, made: Converter) -> Unstructure:
     hints = typing.get_type_hints(cls)
     return lambda value: {
         name: made.unstructure(item, unstructure_as=hints.get(name, Any))
@@ -297,6 +297,6 @@ def _named_tuple_apart(cls: Any, made: Converter) -> Apart:
     }
 
 
-def _named_tuple_built(cls: Any, made: Converter) -> Build:
+def _named_tuple_structurer(cls: Any, made: Converter) -> Structure:
     hints = typing.get_type_hints(cls)
     return lambda plain, _: cls(**{name: made.structure(item, hints.get(name, Any)) for name, item in plain.items()})

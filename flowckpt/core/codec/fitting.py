@@ -28,7 +28,7 @@ from flowckpt.core.codec.annotations import (
 )
 from flowckpt.core.codec.tags import Json
 from flowckpt.core.codec.types import from_plain
-from flowckpt.core.system.declared import shown, type_name
+from flowckpt.core.system.declared import short_repr, type_name
 from flowckpt.errors import DecodingError
 
 _SEQUENCES = (list, tuple, set, frozenset)
@@ -44,7 +44,7 @@ _LISTS = {
 _MAPPINGS = {dict, collections.abc.Mapping, collections.abc.MutableMapping}
 
 
-def fitted(tree: Json, annotation: Any, *, place: str) -> Any:
+def fit_value(tree: Json, annotation: Any, *, place: str) -> Any:
     """Return the value of a JSON tree that came from outside.
 
     Raises:
@@ -52,7 +52,7 @@ def fitted(tree: Json, annotation: Any, *, place: str) -> Any:
         ValueError: the value does not fit; the text says what does not fit, and where.
     """
     plain = tags.decode(tree, place)
-    if said := misfit(plain, annotation, place):
+    if said := find_misfit(plain, annotation, place):
         raise ValueError(said)
     if is_structured(annotation):
         return from_plain(plain, annotation, place)
@@ -62,7 +62,7 @@ def fitted(tree: Json, annotation: Any, *, place: str) -> Any:
         return plain  # a type that only `register_type` knows: it fits, as it is
 
 
-def misfit(plain: Any, annotation: Any, place: str) -> str:
+def find_misfit(plain: Any, annotation: Any, place: str) -> str:
     """Return what in a plain value does not fit an annotation; empty if the value fits.
 
     Args:
@@ -75,63 +75,64 @@ def misfit(plain: Any, annotation: Any, place: str) -> str:
         return ""
     origin, arguments = typing.get_origin(bare) or bare, typing.get_args(bare)
     if origin in UNIONS:
-        fits = any(not misfit(plain, member, place) for member in arguments)
-        return "" if fits else _said(plain, bare, place)
+        fits = any(not find_misfit(plain, member, place) for member in arguments)
+        return "" if fits else _misfit_message(plain, bare, place)
     if origin is typing.Literal:
-        fits = any(each == plain and type(each) is type(plain) for each in map(_value_of, arguments))
-        return "" if fits else _said(plain, bare, place)
+        fits = any(each == plain and type(each) is type(plain) for each in map(_literal_value, arguments))
+        return "" if fits else _misfit_message(plain, bare, place)
     if bare is None or bare is type(None):
-        return "" if plain is None else _said(plain, bare, place)
+        return "" if plain is None else _misfit_message(plain, bare, place)
     if not isinstance(origin, type):
         return ""
-    return _of_class(plain, origin, arguments, bare, place)
+    return _find_class_misfit(plain, origin, arguments, bare, place)
 
 
-def _of_class(plain: Any, cls: type, arguments: tuple[Any, ...], bare: Any, place: str) -> str:
+def _find_class_misfit(plain: Any, cls: type, arguments: tuple[Any, ...], bare: Any, place: str) -> str:
     if cls in _LISTS:
-        return _of_list(plain, cls, arguments, bare, place)
+        return _find_item_misfit(plain, cls, arguments, bare, place)
     if cls in _MAPPINGS:
         if type(plain) is not dict:
-            return _said(plain, bare, place)
+            return _misfit_message(plain, bare, place)
         key, item = arguments or (Any, Any)
-        return _first(
-            misfit(name, key, f"{place} key {shown(name)}") or misfit(each, item, f"{place}[{shown(name)}]")
+        return _first_text(
+            find_misfit(name, key, f"{place} key {short_repr(name)}")
+            or find_misfit(each, item, f"{place}[{short_repr(name)}]")
             for name, each in plain.items()
         )
     if cls in LEAVES:
         allowed = {float: (int, float), complex: (int, float, complex)}.get(cls, (cls,))
         fits = isinstance(plain, allowed) and (cls is bool or type(plain) is not bool)
-        return "" if fits else _said(plain, bare, place)
+        return "" if fits else _misfit_message(plain, bare, place)
     if issubclass(cls, enum.Enum) or is_pydantic(cls) or (not typing.is_typeddict(cls) and isinstance(plain, cls)):
         return ""  # these validate their values themselves
-    return _of_fields(plain, cls, bare, place)
+    return _find_field_misfit(plain, cls, bare, place)
 
 
-def _of_fields(plain: Any, cls: Any, bare: Any, place: str) -> str:
-    fields = _fields(cls)
+def _find_field_misfit(plain: Any, cls: Any, bare: Any, place: str) -> str:
+    fields = _field_types(cls)
     if fields is None or type(plain) is not dict:
-        return _said(plain, bare, place)
+        return _misfit_message(plain, bare, place)
     if typing.is_typeddict(cls):
         if missing := sorted(cls.__required_keys__ - plain.keys()):
-            return f"{place} has no {shown(missing[0])}, which {type_name(cls)} needs"
+            return f"{place} has no {short_repr(missing[0])}, which {type_name(cls)} needs"
         if spare := [name for name in plain if name not in fields]:
-            return f"{place} has {shown(spare[0])}, which {type_name(cls)} does not have"
-    return _first(misfit(each, fields.get(name, Any), f"{place}.{name}") for name, each in plain.items())
+            return f"{place} has {short_repr(spare[0])}, which {type_name(cls)} does not have"
+    return _first_text(find_misfit(each, fields.get(name, Any), f"{place}.{name}") for name, each in plain.items())
 
 
-def _of_list(plain: Any, cls: type, arguments: tuple[Any, ...], bare: Any, place: str) -> str:
+def _find_item_misfit(plain: Any, cls: type, arguments: tuple[Any, ...], bare: Any, place: str) -> str:
     if not isinstance(plain, _SEQUENCES):
-        return _said(plain, bare, place)
+        return _misfit_message(plain, bare, place)
     if cls is tuple and arguments and arguments[-1] is not Ellipsis:
         if len(arguments) != len(plain):
             return f"{place} has {len(plain)} items, not {len(arguments)}"
         items: Iterable[tuple[Any, Any]] = zip(plain, arguments, strict=True)
     else:
         items = ((each, arguments[0] if arguments else Any) for each in plain)
-    return _first(misfit(each, item, f"{place}[{index}]") for index, (each, item) in enumerate(items))
+    return _first_text(find_misfit(each, item, f"{place}[{index}]") for index, (each, item) in enumerate(items))
 
 
-def _fields(cls: type) -> dict[str, Any] | None:
+def _field_types(cls: type) -> dict[str, Any] | None:
     """Return the annotations of the fields of a class."""
     if not (attrs.has(cls) or is_dataclass(cls) or is_named_tuple(cls) or typing.is_typeddict(cls)):
         return None
@@ -141,17 +142,17 @@ def _fields(cls: type) -> dict[str, Any] | None:
         return {}
 
 
-def _value_of(choice: Any) -> Any:
+def _literal_value(choice: Any) -> Any:
     return choice.value if isinstance(choice, enum.Enum) else choice
 
 
-def _first(found: Iterable[str]) -> str:
+def _first_text(found: Iterable[str]) -> str:
     return next((said for said in found if said), "")
 
 
-def _said(plain: Any, bare: Any, place: str) -> str:
+def _misfit_message(plain: Any, bare: Any, place: str) -> str:
     wanted = "None" if bare in (None, type(None)) else type_name(bare) if isinstance(bare, type) else str(bare)
-    return f"{place} is {shown(plain)} ({type_name(type(plain))}), not {wanted}"
+    return f"{place} is {short_repr(plain)} ({type_name(type(plain))}), not {wanted}"
 
 
 # --- types of the closed set as JSON, so that a program with only the record can check a value -----------------------
@@ -182,7 +183,7 @@ _DESCRIBED_LISTS = {
 _DESCRIBED_MAPPINGS = {dict, collections.abc.Mapping}
 
 
-def described(annotation: Any, within: tuple[type, ...] = ()) -> Json:
+def describe_type(annotation: Any, within: tuple[type, ...] = ()) -> Json:
     """Return the description of an annotation: a name, a list that starts with a name, or None for any type.
 
     Args:
@@ -191,28 +192,31 @@ def described(annotation: Any, within: tuple[type, ...] = ()) -> Json:
     """
     origin, arguments = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
     if origin is typing.Annotated:
-        return described(arguments[0], within)
+        return describe_type(arguments[0], within)
     if origin in UNIONS:
-        members = [described(each, within) for each in arguments]
+        members = [describe_type(each, within) for each in arguments]
         return None if None in members else ["union", *members]
     if origin is typing.Literal:
         return ["literal", *arguments] if all(type(each) in (str, int, bool) for each in arguments) else None
     if not isinstance(origin, type | None):
         return None
     if origin in _DESCRIBED_LISTS:
-        return ["list", described(arguments[0], within) if arguments else None]
+        return ["list", describe_type(arguments[0], within) if arguments else None]
     if origin is tuple:
         is_any_length = not arguments or arguments[-1] is Ellipsis
         kind = "list" if is_any_length else "tuple"
-        return [kind, *(described(each, within) for each in (arguments[:1] if is_any_length else arguments) or (Any,))]
+        return [
+            kind,
+            *(describe_type(each, within) for each in (arguments[:1] if is_any_length else arguments) or (Any,)),
+        ]
     if origin in _DESCRIBED_MAPPINGS:
-        return ["dict", *(described(each, within) for each in arguments or (Any, Any))]
-    return _NAMES.get(origin) or _described_class(origin, within)
+        return ["dict", *(describe_type(each, within) for each in arguments or (Any, Any))]
+    return _NAMES.get(origin) or _describe_class(origin, within)
 
 
-def _described_class(cls: Any, within: tuple[type, ...]) -> Json:
+def _describe_class(cls: Any, within: tuple[type, ...]) -> Json:
     """Return the description of a data class that is built from its fields as they are; None of any other class."""
-    hints = None if cls in within or tags.is_closed(cls) else _fields(cls)
+    hints = None if cls in within or tags.is_closed(cls) else _field_types(cls)
     if not hints:
         return None
     if attrs.has(cls):
@@ -226,15 +230,15 @@ def _described_class(cls: Any, within: tuple[type, ...]) -> Json:
         needed = {name: name in cls.__required_keys__ for name in hints}
     if not needed.keys() <= hints.keys():
         return None
-    fields = {name: described(hints[name], (*within, cls)) for name in needed}
+    fields = {name: describe_type(hints[name], (*within, cls)) for name in needed}
     return ["class", cls.__name__, fields, [name for name, is_needed in needed.items() if is_needed]]
 
 
-def annotation_of(description: Json) -> Any:
+def parse_description(description: Json) -> Any:
     """Return an annotation for a description.
 
     Args:
-        description: a value of `described`; an unknown one, of a newer version, allows any value.
+        description: a value of `describe_type`; an unknown one, of a newer version, allows any value.
     """
     if isinstance(description, str):
         return _LEAVES.get(description, Any)
@@ -244,8 +248,8 @@ def annotation_of(description: Json) -> Any:
     if kind == "literal" and parts:
         return typing.Literal[tuple(parts)]
     if kind == "class" and len(parts) == 3:
-        return _class_of(*parts)
-    made = tuple(map(annotation_of, parts))
+        return _make_typed_dict(*parts)
+    made = tuple(map(parse_description, parts))
     if kind == "union" and made:
         return Any if Any in made else typing.Union[made]  # noqa: UP007 - made of a list
     if kind == "list" and len(made) == 1:
@@ -255,10 +259,10 @@ def annotation_of(description: Json) -> Any:
     return dict[made[0], made[1]] if kind == "dict" and len(made) == 2 else Any  # type: ignore[valid-type]
 
 
-def _class_of(name: str, fields: dict[str, Json], needed: list[str]) -> Any:
+def _make_typed_dict(name: str, fields: dict[str, Json], needed: list[str]) -> Any:
     """Return a class with the fields of a described data class."""
     make: Any = typing.TypedDict
     kinds: dict[bool, Any] = {True: typing.Required, False: typing.NotRequired}
-    made = make(name, {each: kinds[each in needed][annotation_of(told)] for each, told in fields.items()})
+    made = make(name, {each: kinds[each in needed][parse_description(told)] for each, told in fields.items()})
     made.__module__ = "builtins"  # it is named as it is
     return made

@@ -51,26 +51,30 @@ def encode_result(result: StepResult, *, is_common: bool = False) -> tuple[bytes
         said = "" if output == "null" else f',"output":{output}'
     duration = repr(result.duration_ms)
     if duration[-1] not in "0123456789":  # nan, inf or no number: the record could not be read again
-        raise _refused(path, "duration_ms", result.duration_ms, f"{result.duration_ms!r:.80} is not a finite number")
-    what = "" if _name_in(path) == name else f',"name":{quote(name)}'
+        raise _field_error(
+            path, "duration_ms", result.duration_ms, f"{result.duration_ms!r:.80} is not a finite number"
+        )
+    what = "" if _name_from_path(path) == name else f',"name":{quote(name)}'
     if result.step_type != "python":
         what += f',"step_type":{quote(result.step_type)}'
-    rest = f',"arguments":{_arguments(arguments)}' if arguments else ""
+    rest = f',"arguments":{_encode_arguments(arguments)}' if arguments else ""
     if not is_common and not _COMMON.issuperset(vars(result)):
         if not result.success:
             what += ',"success":false'
         if result.error is not None:
             said += f',"error":{dumps(encode_error(result.error))}'
-        rest += _seldom(result)
+        rest += _encode_rare_fields(result)
     when = "" if started_at is None else f',"started_at":"{encode_time(started_at)}"'
-    origin = _origin(result.attempt, result.tries, result.function, result.version, result.location, result.fingerprint)
+    origin = _encode_origin(
+        result.attempt, result.tries, result.function, result.version, result.location, result.fingerprint
+    )
     text = f'{{"path":{quote(path)}{what}{said},"duration_ms":{duration}{when}{origin}{rest}}}'
     return text.encode(), {blob.digest: blob} if blob else _EMPTY
 
 
-def _seldom(result: StepResult) -> str:
+def _encode_rare_fields(result: StepResult) -> str:
     """Return the fields that few results have, in the order in which records have them."""
-    text = "" if result.evidence is None else f',"evidence":{dumps(checked_extra(result.evidence))}'
+    text = "" if result.evidence is None else f',"evidence":{dumps(copy_extra(result.evidence))}'
     if result.marks:
         text += f',"marks":{dumps(list(result.marks))}'
     if result.signal:
@@ -80,11 +84,11 @@ def _seldom(result: StepResult) -> str:
             try:
                 text += f',"{name}":{dumps(checked(given))}'
             except (TypeError, ValueError, LookupError, AttributeError) as error:
-                raise _refused(result.path, name, given, error) from error
+                raise _field_error(result.path, name, given, error) from error
     if result.argument_values:
-        text += f',"argument_values":{dumps(checked_extra(result.argument_values))}'
+        text += f',"argument_values":{dumps(copy_extra(result.argument_values))}'
     if result.extra:
-        text += f",{dumps(checked_extra(result.extra))[1:-1]}"
+        text += f",{dumps(copy_extra(result.extra))[1:-1]}"
     return text
 
 
@@ -108,12 +112,12 @@ _COMMON = frozenset(
 """The fields that nearly every fresh result has, and no others: see `Recorder.record`."""
 
 
-def _refused(path: str, name: str, value: object, problem: object) -> EncodingError:
+def _field_error(path: str, name: str, value: object, problem: object) -> EncodingError:
     place = f"{path}: {name}"
     return EncodingError(f"{place}: {problem}", place=place, type_name=type_name(type(value)))
 
 
-def checked_extra(extra: Mapping[str, Any]) -> dict[str, Json]:
+def copy_extra(extra: Mapping[str, Any]) -> dict[str, Json]:
     """Return a copy of unknown fields, which must be plain JSON.
 
     Raises:
@@ -126,7 +130,7 @@ def checked_extra(extra: Mapping[str, Any]) -> dict[str, Json]:
     return copied
 
 
-def _arguments(arguments: Mapping[str, Any]) -> str:
+def _encode_arguments(arguments: Mapping[str, Any]) -> str:
     """Return the text of recorded arguments: mostly a few numbers and digests (0.2 µs; dumps() would take 0.5)."""
     text = ""
     try:
@@ -142,7 +146,7 @@ def _arguments(arguments: Mapping[str, Any]) -> str:
     return f"{{{text[1:]}}}"
 
 
-def _figures(figures: Mapping[str, Any]) -> dict[str, int | float]:
+def _check_figures(figures: Mapping[str, Any]) -> dict[str, int | float]:
     """Return a copy of recorded figures.
 
     Raises:
@@ -154,7 +158,7 @@ def _figures(figures: Mapping[str, Any]) -> dict[str, int | float]:
     return dict(figures)
 
 
-def _source(found: Any) -> dict[str, str]:
+def _check_source(found: Any) -> dict[str, str]:
     """Return the source of a result: where it was first computed.
 
     Raises:
@@ -167,7 +171,7 @@ def _source(found: Any) -> dict[str, str]:
     return {name: str(text) for name, text in source.items()}
 
 
-def _published(found: Mapping[str, Any]) -> dict[str, dict[str, Json]]:
+def _check_published(found: Mapping[str, Any]) -> dict[str, dict[str, Json]]:
     """Return a copy of a step's published values.
 
     Raises:
@@ -180,11 +184,15 @@ def _published(found: Mapping[str, Any]) -> dict[str, dict[str, Json]]:
     return {name: {"value": said["value"], "at": said["at"]} for name, said in found.items()}
 
 
-_CHECKED_FIELDS: dict[str, Callable[[Any], Any]] = {"figures": _figures, "source": _source, "published": _published}
+_CHECKED_FIELDS: dict[str, Callable[[Any], Any]] = {
+    "figures": _check_figures,
+    "source": _check_source,
+    "published": _check_published,
+}
 """The fields that have the same form before writing and after reading, with the functions that check it."""
 
 
-def _name_in(path: str) -> str:
+def _name_from_path(path: str) -> str:
     """Return the name contained in a path; a record leaves out the name of a step if it is the same."""
     if "/" not in path:
         if path[-1:] != "]":
@@ -201,7 +209,9 @@ def _name_in(path: str) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _origin(attempt: int, tries: int, function: str, version: str | None, location: str, fingerprint: str) -> str:
+def _encode_origin(
+    attempt: int, tries: int, function: str, version: str | None, location: str, fingerprint: str
+) -> str:
     """Return the fields for the attempt and the code of a result, which many results share."""
     parts = []
     if attempt != 1:
@@ -238,10 +248,10 @@ def decode_result(document: Json, fetch: Fetch | None = None) -> tuple[StepResul
     """
     if not isinstance(document, Mapping):
         raise DecodingError(f"a recorded result is malformed: {document!r:.120}")
-    return result_from({**document}, fetch)
+    return build_result({**document}, fetch)
 
 
-def result_from(
+def build_result(
     document: dict[str, Any], fetch: Fetch | None = None, line: Line | None = None, place: int = 0
 ) -> tuple[StepResult, Blobs]:
     """Like `decode_result`, for a document that no other code uses: the result keeps the document itself.
@@ -261,7 +271,7 @@ def result_from(
         if not _KNOWN.issuperset(document):
             document["extra"] = {key: document.pop(key) for key in list(document) if key not in _KNOWN}
         if "name" not in document:
-            document["name"] = _name_in(path)
+            document["name"] = _name_from_path(path)
         if (started_at := document.get("started_at")) is not None:
             document["started_at"] = datetime.fromisoformat(started_at)
         if (error := document.get("error")) is not None:
@@ -309,7 +319,7 @@ AFTER_PLAIN_OUTPUT = (
     + _ARGUMENT
     + rb")*+\})?)\}"
 )
-"""The canonical bytes of a plain result after its output; `checked_origin` checks the texts of its origin, once for many results."""
+"""The canonical bytes of a plain result after its output; `check_origin` checks the texts of its origin, once for many results."""
 
 
 class PlainResult(StepResult):
@@ -330,7 +340,7 @@ class PlainResult(StepResult):
         if type(self) is not PlainResult:
             return  # another thread was first
         if "_line" in vars(self):
-            read, _ = result_from(json.loads(self._line.opened)["step_results"][0], None, self._line)
+            read, _ = build_result(json.loads(self._line.opened)["step_results"][0], None, self._line)
             object.__setattr__(self, "__dict__", vars(read))
         object.__setattr__(self, "__class__", StepResult)
 
@@ -379,7 +389,7 @@ for _name in ("name", "_output", "duration_ms", "started_at", "arguments", *_ORI
     setattr(PlainResult, _name, _Unread(_name))
 
 
-def plain_result(fields: dict[str, Any], origin: bytes, arguments: bytes, line: Line) -> PlainResult:
+def build_plain_result(fields: dict[str, Any], origin: bytes, arguments: bytes, line: Line) -> PlainResult:
     """Return the plain result of a line.
 
     Args:
@@ -411,12 +421,12 @@ def take_output(held: dict[str, Any]) -> Any:
     return output if output is not _TAKEN else json.loads(held["_line"].opened)["step_results"][0].get("output")
 
 
-def arguments_text(arguments: Mapping[str, Any]) -> bytes:
+def encode_arguments(arguments: Mapping[str, Any]) -> bytes:
     """Return the bytes of recorded arguments, as they are in a line."""
-    return f',"arguments":{_arguments(arguments)}'.encode() if arguments else b""
+    return f',"arguments":{_encode_arguments(arguments)}'.encode() if arguments else b""
 
 
-def checked_origin(origin: bytes) -> bytes:
+def check_origin(origin: bytes) -> bytes:
     """Return an origin that `AFTER_PLAIN_OUTPUT` matched, if its texts are valid JSON.
 
     Raises:
@@ -428,13 +438,13 @@ def checked_origin(origin: bytes) -> bytes:
     return origin
 
 
-def arguments_form(names: Sequence[str]) -> bytes:
+def arguments_format(names: Sequence[str]) -> bytes:
     """Return a format for the bytes of integer arguments with these names."""
     held = ",".join(f"{quote(name)}:%d" for name in names).encode()
     return b"%b{%b}" % (_ARGUMENTS, held) if names else b""
 
 
-def take_plainly(result: StepResult) -> Any:
+def take_plain_output(result: StepResult) -> Any:
     """Return the recorded output of a result if it needs no decoding; else `UNREAD`."""
     if type(result) is PlainResult:
         return result.take()
@@ -479,7 +489,7 @@ def encode_error(error: StepError) -> Json:
         "remedy": error.remedy,
     }
     said = {name: value for name, value in given.items() if value}
-    return {"type": error.type, "message": error.message, **said, **(checked_extra(error.extra) if error.extra else {})}
+    return {"type": error.type, "message": error.message, **said, **(copy_extra(error.extra) if error.extra else {})}
 
 
 def decode_error(document: Json) -> StepError:

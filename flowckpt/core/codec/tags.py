@@ -29,7 +29,7 @@ import attrs
 from flowckpt.core import records
 from flowckpt.core.system import external
 from flowckpt.core.system.attrs_base import lazy_frozen
-from flowckpt.core.system.declared import declared_class, shown, type_name
+from flowckpt.core.system.declared import declared_class, short_repr, type_name
 from flowckpt.core.system.secret import MARK, Secret, absent_secret
 from flowckpt.errors import DecodingError, EncodingError, FanOutFailedError, SecretMissingError, StepFailedError
 
@@ -187,30 +187,30 @@ def _encode_other(value: Any, depth: int) -> Json:
         add_late()
         if encoder := _ENCODERS.get(type(value)):
             return encoder(value, depth)
-    if found := _of_program(type(value)):
+    if found := _find_program_class(type(value)):
         return {"$as": [found.name, _encode_registered(found.to_plain, value, depth)]}
     if isinstance(value, StepFailedError) and (encoder := _ENCODERS.get(declared_class(type(value)))):
         return encoder(value, depth)
     raise RefusedError
 
 
-def _of_program(cls: type) -> Registered | None:
+def _find_program_class(cls: type) -> Registered | None:
     return next((found for each in _PROGRAM if (found := each.of_class(cls))), None)
 
 
-def _self(value: Any, _: int) -> Json:
+def _encode_itself(value: Any, _: int) -> Json:
     return value
 
 
-def _int(value: int, _: int) -> Json:
+def _encode_int(value: int, _: int) -> Json:
     return value if SMALLEST <= value < LARGEST else {"$int": hex(value)}  # hex has no digit limit
 
 
-def _float(value: float, _: int) -> Json:
+def _encode_float(value: float, _: int) -> Json:
     return value if math.isfinite(value) else {"$float": repr(value)}
 
 
-def _str(value: str, _: int) -> Json:
+def _encode_str(value: str, _: int) -> Json:
     if value.isascii():
         return value
     try:
@@ -220,35 +220,35 @@ def _str(value: str, _: int) -> Json:
     return value
 
 
-def _list(value: list[Any], depth: int) -> Json:
+def _encode_list(value: list[Any], depth: int) -> Json:
     if depth >= MAX_DEPTH:
         raise RefusedError
     depth += 1
     return [_encode(item, depth) for item in value]
 
 
-def _dict(value: dict[Any, Any], depth: int) -> Json:
+def _encode_dict(value: dict[Any, Any], depth: int) -> Json:
     if depth >= MAX_DEPTH:
         raise RefusedError
     depth += 1
     for key in value:
-        if type(key) is not str or key[:1] == "$" or not (key.isascii() or _str(key, 0) is key):
+        if type(key) is not str or key[:1] == "$" or not (key.isascii() or _encode_str(key, 0) is key):
             return {"$dict": [[_encode(k, depth), _encode(v, depth)] for k, v in value.items()]}
     return {key: _encode(item, depth) for key, item in value.items()}
 
 
-def _tagged_set(tag: str) -> Callable[[Any, int], Json]:
+def _set_encoder(tag: str) -> Callable[[Any, int], Json]:
     # Sorted by their text, so that equal sets have equal bytes in every process.
-    return lambda value, depth: {tag: sorted(_list(value, depth), key=dumps)}
+    return lambda value, depth: {tag: sorted(_encode_list(value, depth), key=dumps)}
 
 
-def _secret(value: Secret[Any], _: int) -> Json:
+def _encode_secret(value: Secret[Any], _: int) -> Json:
     if value.is_absent:  # it was read from a record, and is written unchanged
         return dict(MARK)
     raise RefusedError("a secret is never recorded")
 
 
-def _missing() -> NoReturn:
+def _raise_missing() -> NoReturn:
     raise SecretMissingError(())
 
 
@@ -259,24 +259,24 @@ def _b64(data: bytes) -> str:
 PathType = type(Path())
 
 _ENCODERS: dict[type, Callable[[Any, int], Json]] = {
-    type(None): _self,
-    bool: _self,
-    int: _int,
-    float: _float,
-    str: _str,
-    list: _list,
-    dict: _dict,
-    tuple: lambda value, depth: {"$tuple": _list(value, depth)},
-    set: _tagged_set("$set"),
-    frozenset: _tagged_set("$frozenset"),
+    type(None): _encode_itself,
+    bool: _encode_itself,
+    int: _encode_int,
+    float: _encode_float,
+    str: _encode_str,
+    list: _encode_list,
+    dict: _encode_dict,
+    tuple: lambda value, depth: {"$tuple": _encode_list(value, depth)},
+    set: _set_encoder("$set"),
+    frozenset: _set_encoder("$frozenset"),
     bytes: lambda value, _: {"$bytes": _b64(value)},
-    complex: lambda value, _: {"$complex": [_float(value.real, 0), _float(value.imag, 0)]},
+    complex: lambda value, _: {"$complex": [_encode_float(value.real, 0), _encode_float(value.imag, 0)]},
     date: lambda value, _: {"$date": value.isoformat()},
     time: lambda value, _: {"$time": encode_moment(value)},
     datetime: lambda value, _: {"$datetime": encode_moment(value)},
     timedelta: lambda value, _: {"$timedelta": [value.days, value.seconds, value.microseconds]},
-    Secret: _secret,
-    PathType: lambda value, _: {"$path": _str(str(value), 0)},
+    Secret: _encode_secret,
+    PathType: lambda value, _: {"$path": _encode_str(str(value), 0)},
 }
 
 
@@ -353,7 +353,7 @@ def _decode_float(body: str) -> float:
     return float(body)  # a new object each time: two NaNs in a set, or as keys of a dict, stay two
 
 
-def _hashable(items: list[Any]) -> list[Any]:
+def _check_hashes(items: list[Any]) -> list[Any]:
     """Return the items of a set or the keys of a dict; refuse too many equal hashes, which would take minutes."""
     if len(items) > _MOST_ALIKE and len(items) - len({hash(item) for item in items}) > _MOST_ALIKE:
         raise ValueError(f"more than {_MOST_ALIKE} items of a set, or keys of a dict, have the hash of another one")
@@ -365,11 +365,11 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "$float": _decode_float,
     "$str": lambda body: b64decode(body, validate=True).decode("utf-8", "surrogatepass"),
     "$dict": lambda body: dict(
-        zip(_hashable([_decode(key) for key, _ in body]), [_decode(item) for _, item in body], strict=True)
+        zip(_check_hashes([_decode(key) for key, _ in body]), [_decode(item) for _, item in body], strict=True)
     ),
     "$tuple": lambda body: tuple([_decode(item) for item in body]),
-    "$set": lambda body: set(_hashable([_decode(item) for item in body])),
-    "$frozenset": lambda body: frozenset(_hashable([_decode(item) for item in body])),
+    "$set": lambda body: set(_check_hashes([_decode(item) for item in body])),
+    "$frozenset": lambda body: frozenset(_check_hashes([_decode(item) for item in body])),
     "$bytes": lambda body: b64decode(body, validate=True),
     "$complex": lambda body: complex(*[_decode(part) for part in body]),
     "$date": date.fromisoformat,
@@ -377,7 +377,7 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "$datetime": moment_decoder(datetime),
     "$timedelta": lambda body: timedelta(*body),
     "$path": lambda body: Path(_decode(body)),
-    "$secret": lambda _: absent_secret(_missing),
+    "$secret": lambda _: absent_secret(_raise_missing),
 }
 
 
@@ -385,7 +385,7 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
 
 
 def _add_decimal() -> None:
-    add("$decimal", external.decimal.Decimal, str, external.decimal.Decimal)
+    add_type("$decimal", external.decimal.Decimal, str, external.decimal.Decimal)
 
 
 def _add_fraction() -> None:
@@ -393,7 +393,7 @@ def _add_fraction() -> None:
         numerator, denominator = body
         return external.fractions.Fraction(int(numerator, 16), int(denominator, 16))
 
-    add(
+    add_type(
         "$fraction",
         external.fractions.Fraction,
         lambda value: [hex(value.numerator), hex(value.denominator)],
@@ -402,7 +402,7 @@ def _add_fraction() -> None:
 
 
 def _add_uuid() -> None:
-    add("$uuid", external.uuid.UUID, str, external.uuid.UUID)
+    add_type("$uuid", external.uuid.UUID, str, external.uuid.UUID)
 
 
 def _add_outputs() -> None:
@@ -411,8 +411,10 @@ def _add_outputs() -> None:
     def to_body(value: Any) -> Json:
         return encode(attrs.asdict(value, recurse=False))
 
-    add("$approval", records.outputs.Approval, to_body, lambda body: records.outputs.Approval(**decode(body)))
-    add("$command", records.outputs.CommandOutput, to_body, lambda body: records.outputs.CommandOutput(**decode(body)))
+    add_type("$approval", records.outputs.Approval, to_body, lambda body: records.outputs.Approval(**decode(body)))
+    add_type(
+        "$command", records.outputs.CommandOutput, to_body, lambda body: records.outputs.CommandOutput(**decode(body))
+    )
 
 
 _LATE_MODULES = {
@@ -472,7 +474,7 @@ def use_program_classes(classes: ProgramClasses) -> None:
     _PROGRAM[:] = [classes]
 
 
-def add(tag: str, cls: type, to_body: Callable[[Any], Json], from_body: Callable[[Any], Any]) -> None:
+def add_type(tag: str, cls: type, to_body: Callable[[Any], Json], from_body: Callable[[Any], Any]) -> None:
     """Add a type of the closed set, by its tag; for this package's own modules."""
     _ENCODERS[cls] = lambda value, _: {tag: to_body(value)}
     _DECODERS[tag] = from_body
@@ -554,7 +556,7 @@ def is_closed(cls: type) -> bool:
 def _refusal(value: Any, place: str) -> EncodingError:
     """Return the error that names the first thing in a value that cannot be recorded."""
     for where, found in _walk(value, place, 0, set()):
-        if type(found) not in CONTAINERS and (why := _reason(found)) is not None:
+        if type(found) not in CONTAINERS and (why := _refusal_reason(found)) is not None:
             return _refusal_of(found, where, why)
     return EncodingError(
         f"{place} is nested more than {MAX_DEPTH} deep, or contains itself",
@@ -566,7 +568,7 @@ def _refusal(value: Any, place: str) -> EncodingError:
 
 def _walk(value: Any, place: str, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
     """Yield the parts of a value, inner parts first; each container once, because it may contain itself."""
-    opened = _inside(value)
+    opened = _open_value(value)
     if type(opened) in CONTAINERS and id(value) not in seen and depth < MAX_DEPTH:
         seen.add(id(value))
         for step, item in _items(opened, place):
@@ -577,8 +579,8 @@ def _walk(value: Any, place: str, depth: int, seen: set[int]) -> Iterator[tuple[
 def _items(value: Any, place: str) -> Iterator[tuple[str, Any]]:
     if type(value) is dict:
         for key, item in value.items():
-            yield f"key {shown(key)} of {place}", key
-            yield place + (f".{key}" if type(key) is str and key.isidentifier() else f"[{shown(key)}]"), item
+            yield f"key {short_repr(key)} of {place}", key
+            yield place + (f".{key}" if type(key) is str and key.isidentifier() else f"[{short_repr(key)}]"), item
     elif type(value) in (list, tuple):
         for index, item in enumerate(value):
             yield f"{place}[{index}]", item
@@ -643,7 +645,7 @@ def remedy_of(cls: type) -> str:
     )
 
 
-def _reason(value: Any) -> str | None:
+def _refusal_reason(value: Any) -> str | None:
     try:
         _encode(value, 0)
     except RefusedError as refused:
@@ -653,9 +655,9 @@ def _reason(value: Any) -> str | None:
     return None
 
 
-def _inside(value: Any) -> Any:
+def _open_value(value: Any) -> Any:
     registered = (known for known in _REGISTERED.values() if known.cls is type(value))
-    known = next(registered, None) or _of_program(type(value))
+    known = next(registered, None) or _find_program_class(type(value))
     try:
         return (known.parts or known.to_plain)(value) if known else value
     except Exception:

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core.codec import tags
-from flowckpt.core.codec.annotations import _hashable, is_known_kind, is_leaf, is_pydantic, is_scalar
+from flowckpt.core.codec.annotations import is_known_kind, is_leaf, is_pydantic, is_scalar, strip_annotated
 from flowckpt.core.system import external
-from flowckpt.core.system.declared import shown, type_name
+from flowckpt.core.system.declared import short_repr, type_name
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import DecodingError, EncodingError
 
@@ -46,9 +46,9 @@ def to_plain(value: Any, annotation: Any, place: str) -> Any:
         EncodingError: cattrs cannot convert it with this annotation.
     """
     try:
-        return _unstructured(value, _bare(annotation))
+        return _unstructure(value, _cattrs_key(annotation))
     except Exception as error:
-        said = f"and cannot be taken apart as its annotation {_show(annotation)} says: {_first_cause(error)}"
+        said = f"and cannot be taken apart as its annotation {_annotation_text(annotation)} says: {_first_cause(error)}"
         remedy = "Return what the annotation says, or correct the annotation."
         if isinstance(error, RecursionError):
             said = "that is nested too deep, or contains itself"
@@ -57,7 +57,7 @@ def to_plain(value: Any, annotation: Any, place: str) -> Any:
         raise EncodingError(f"{place} is a {name} {said}", place=place, type_name=name, remedy=remedy) from error
 
 
-def _unstructured(value: Any, annotation: Any) -> Any:
+def _unstructure(value: Any, annotation: Any) -> Any:
     if "numpy" in sys.modules:
         converters.keep_texts_of_numpy()
     return converters.converter().unstructure(value, unstructure_as=annotation)
@@ -70,10 +70,10 @@ def from_plain(plain: Any, annotation: Any, place: str) -> Any:
         DecodingError: the recorded value does not fit the annotation.
     """
     try:
-        return converters.converter().structure(plain, _bare(annotation))
+        return converters.converter().structure(plain, _cattrs_key(annotation))
     except Exception as error:
         raise DecodingError(
-            f"the recorded {place} does not fit {_show(annotation)}: {_first_cause(error)}{_place_of(error, plain, annotation, place)}",
+            f"the recorded {place} does not fit {_annotation_text(annotation)}: {_first_cause(error)}{_place_of(error, plain, annotation, place)}",
             place=place,
             remedy="If the type was changed, give its new fields defaults, or let the step run again.",
         ) from error
@@ -110,7 +110,7 @@ def register_type(
             "themselves.",
         )
     made = converters.converter()
-    apart = to_plain or functools.partial(_unstructured, annotation=cls)
+    apart = to_plain or functools.partial(_unstructure, annotation=cls)
     build = from_plain or functools.partial(_structure_as, cls)
     tags.add_registered(cls, name or type_name(cls), apart, build)
     if to_plain is not None and from_plain is not None:  # also for annotations with this class
@@ -122,27 +122,27 @@ def _structure_as(cls: type, plain: Any) -> Any:
     return converters.converter().structure(plain, cls)
 
 
-def _bare(annotation: Any) -> Any:
+def _cattrs_key(annotation: Any) -> Any:
     """Return an annotation that can be a key of cattrs."""
     while typing.get_origin(annotation) is typing.Annotated:
         annotation = typing.get_args(annotation)[0]
     try:
         hash(annotation)
     except TypeError:
-        return _hashable(annotation)
+        return strip_annotated(annotation)
     return annotation
 
 
-def _show(annotation: Any) -> str:
+def _annotation_text(annotation: Any) -> str:
     return type_name(annotation) if isinstance(annotation, type) else str(annotation)
 
 
 def _place_of(error: Exception, plain: Any, annotation: Any, place: str) -> str:
     """Return where the value does not fit; empty if the error cannot be reproduced with its place."""
     try:
-        converters.converter(keeps_places=True).structure(plain, _bare(annotation))
+        converters.converter(keeps_places=True).structure(plain, _cattrs_key(annotation))
     except Exception as placed:
-        steps = "".join(converters.steps_to(placed))
+        steps = "".join(converters.path_to_cause(placed))
         if steps and _first_cause(placed) == _first_cause(error):
             return f", at {place}{steps}"
     return ""
@@ -171,7 +171,7 @@ def difference(before: Any, after: Any, place: str) -> str:
         return f"{place} is a {type_name(type(before))} and would come back as a {type_name(type(after))}"
     if _is_leaf_value(before):
         if not _is_same_leaf(before, after):
-            return f"{place} would come back as {shown(after)} instead of {shown(before)}"
+            return f"{place} would come back as {short_repr(after)} instead of {short_repr(before)}"
         return ""
     if isinstance(before, collections.abc.Sized) and isinstance(before, collections.abc.Iterable):
         try:
@@ -232,11 +232,11 @@ def _parts_beside_fields(before: Any, after: Any, fields: set[str]) -> list[tupl
     return [
         (f".{name}", held[0].get(name, _UNSET), held[1].get(name, _UNSET))
         for name in names
-        if name not in fields and not _is_worked_out(type(before), name)
+        if name not in fields and not _is_derived(type(before), name)
     ]
 
 
-def _is_worked_out(cls: type, name: str) -> bool:
+def _is_derived(cls: type, name: str) -> bool:
     """Return whether an attribute is only a cache: a cached property, a hash of attrs."""
     if name == "_attrs_cached_hash" or (name.startswith("__") and name.endswith("__")):
         return True
@@ -248,7 +248,7 @@ def _parts_of_mapping(before: Any, after: Any) -> list[tuple[str, Any, Any]]:
     """Pair keys and values in their order, which JSON keeps."""
     parts: list[tuple[str, Any, Any]] = []
     for (key, old), (other, new) in zip(before.items(), after.items(), strict=True):
-        name = shown(key)
+        name = short_repr(key)
         parts += [(f" key {name}", key, other), (f"[{name}]", old, new)]
     if isinstance(before, collections.defaultdict):
         made_by = before.default_factory, typing.get_origin(after.default_factory) or after.default_factory

@@ -255,7 +255,7 @@ def check_result(document: Json) -> None:
     Raises:
         MalformedError: the document is invalid.
     """
-    _check(document, _RESULT_FIELDS, "a result", ("path", "duration_ms"))
+    _check_fields(document, _RESULT_FIELDS, "a result", ("path", "duration_ms"))
     check_name(document["path"], "the path of a step")
     check_name(document.get("name", "x"), "the name of a step")
 
@@ -269,7 +269,7 @@ def check_head(document: Json) -> None:
     Raises:
         MalformedError: it is not valid.
     """
-    _check(document, _HEAD, "a checkpoint", ("sequence", "checkpoint_id", "attempt", "reason", "saved_at"))
+    _check_fields(document, _HEAD, "a checkpoint", ("sequence", "checkpoint_id", "attempt", "reason", "saved_at"))
     check_name(document["checkpoint_id"], "the id of a checkpoint")
     check_name(document.get("workflow_name", "x"), "the name of a workflow")
     if "metadata" in document:
@@ -284,12 +284,12 @@ def check_metadata(metadata: Any) -> None:
     """
     if type(metadata) is not dict or not all(type(key) is str for key in metadata):
         raise MalformedError("the metadata of a checkpoint is not an object")
-    _check(metadata, _METADATA, "the metadata of a checkpoint", ())
+    _check_fields(metadata, _METADATA, "the metadata of a checkpoint", ())
     for result in metadata.get("superseded", ()):
-        _check(result, _RESULT_FIELDS, "a result that no longer counts", ("path", "duration_ms"))
+        _check_fields(result, _RESULT_FIELDS, "a result that no longer counts", ("path", "duration_ms"))
 
 
-def _check(document: Json, checks: Mapping[str, Check], what: str, needed: tuple[str, ...]) -> None:
+def _check_fields(document: Json, checks: Mapping[str, Check], what: str, needed: tuple[str, ...]) -> None:
     if type(document) is not dict:
         raise MalformedError(f"{what} is not an object")
     for name in needed:

@@ -17,12 +17,12 @@ import attrs
 
 from flowckpt.core.dsl.checks import (
     MOST_NOTED,
-    argument_not_yielded,
     check_function,
     check_name,
     created_steps,
-    explicit_arguments,
     note_created,
+    unpack_arguments,
+    unyielded_argument_error,
 )
 from flowckpt.core.dsl.modifiers import (
     PLAIN,
@@ -49,7 +49,7 @@ Item = TypeVar("Item")
 
 if TYPE_CHECKING:
 
-    class How(TypedDict, Generic[Item], total=False):
+    class MapOptions(TypedDict, Generic[Item], total=False):
         """The options of `map` that do not affect the type of its output."""
 
         key: Callable[[Item], str | int] | None
@@ -112,10 +112,10 @@ class StepBuilder(StepBase):
         if type(function) is not FunctionType or function.__name__ == "<lambda>":
             check_function(self.name, function, "python")
         if kwargs and not args and kwargs.keys() <= {"args", "kwargs"}:
-            args, kwargs = explicit_arguments(self.name, function, kwargs)
+            args, kwargs = unpack_arguments(self.name, function, kwargs)
         for argument in (*args, *kwargs.values()) if kwargs else args:
             if type(argument) is Step:
-                raise argument_not_yielded(self.name, argument)
+                raise unyielded_argument_error(self.name, argument)
         action, name = PythonAction(function, args, kwargs), self.name
         if (noted := created_steps()) is not None and len(noted) < MOST_NOTED:  # `note_created`, inlined
             frame = sys._getframe(1)
@@ -127,10 +127,12 @@ class StepBuilder(StepBase):
         self,
         function: Callable[[Item], Coroutine[Any, Any, R]] | Workflow[..., R],
         items: Iterable[Item],
-        **how: Unpack[How[Item]],
+        **how: Unpack[MapOptions[Item]],
     ) -> Step[list[R]]: ...
     @overload
-    def map(self, function: Callable[[Item], R], items: Iterable[Item], **how: Unpack[How[Item]]) -> Step[list[R]]: ...
+    def map(
+        self, function: Callable[[Item], R], items: Iterable[Item], **how: Unpack[MapOptions[Item]]
+    ) -> Step[list[R]]: ...
     @overload
     def map(
         self,
@@ -442,7 +444,7 @@ if TYPE_CHECKING:
 _WRONG_CALL = re.compile(r"(?:StepBuilder|StepBase)\.(\w+)\(\) (?:takes|got|missing) ")
 
 
-def explained(error: BaseException) -> BaseException:
+def explain_mistake(error: BaseException) -> BaseException:
     """Return a better error if a step was asked for an attribute that it does not have; otherwise the same error.
 
     A note with the signature is added to the error of a method of a step that was called with wrong arguments.
@@ -481,13 +483,13 @@ def step(name: str) -> StepBuilder:
         StepDefinitionError: the name is not text, blank, or longer than 500 characters.
     """
     if type(name) is str:
-        return _made(name)
+        return _make_builder(name)
     check_name(name, "step name")
     return StepBuilder(str.__str__(name), PLAIN)  # str() of an enum's member is its label
 
 
 @functools.lru_cache(maxsize=4096)
-def _made(name: str) -> StepBuilder:
+def _make_builder(name: str) -> StepBuilder:
     """Return the step of a name, cached: steps are immutable, and loops repeat names."""
     check_name(name, "step name")
     return StepBuilder(name, PLAIN)

@@ -35,7 +35,7 @@ MAX_DEPTH = 100
 """Maximum nesting of steps: each level takes about five of the thousand nested calls that Python allows."""
 
 
-def _percent(match: re.Match[str]) -> str:
+def _percent_encode(match: re.Match[str]) -> str:
     return "".join(f"%{byte:02X}" for byte in match.group().encode("utf-8", "surrogatepass"))
 
 
@@ -44,7 +44,7 @@ def encode_name(name: str) -> str:
     """Percent-encode a step's name for use in a path."""
     if name.isascii() and name.replace("_", "").replace("-", "").isalnum():
         return name  # the common case: compiling the pattern takes 0.5 ms
-    return re.sub(_SPECIAL, _percent, name)
+    return re.sub(_SPECIAL, _percent_encode, name)
 
 
 def check_depth(path: str) -> None:
@@ -99,7 +99,7 @@ def note_created(action: Any, name: str, depth: int = 2) -> None:
         noted[id(action)] = (action, name, frame.f_code, frame.f_lasti)
 
 
-def unyielded(noted: Noted, *, ending: Exception | None) -> list[str]:
+def unyielded_warnings(noted: Noted, *, ending: Exception | None) -> list[str]:
     """Return a warning for each line whose steps were never yielded.
 
     Args:
@@ -164,7 +164,7 @@ def suggestion(cls: type, name: str) -> str:
     return "".join(f" (did you mean {each!r}?)" for each in external.difflib.get_close_matches(name, names, 1, 0.75))
 
 
-def refused_step(name: str, problem: str, remedy: str = "", *, where: str | None = None) -> StepDefinitionError:
+def step_error(name: str, problem: str, remedy: str = "", *, where: str | None = None) -> StepDefinitionError:
     """Return the error of an invalid step; it reports the line that defines the step unless `where` is given."""
     return StepDefinitionError(
         f"step {name!r}: {problem}", step=name, where=caller() if where is None else where, remedy=remedy
@@ -194,14 +194,14 @@ def check_name(name: object, what: str) -> None:
         )
 
 
-def checked_unary(step_name: str, modifier: str, function: Callable[..., Any]) -> Callable[[Any], Any]:
+def check_unary(step_name: str, modifier: str, function: Callable[..., Any]) -> Callable[[Any], Any]:
     """Return a function of a modifier unchanged, or refuse one that cannot be called with one argument.
 
     Raises:
         StepDefinitionError: it accepts no argument, or requires more than one.
     """
     if signature := _unsuitable_signature(function):
-        raise refused_step(
+        raise step_error(
             step_name,
             f".{modifier}() needs a function of one argument, the recorded output; this one is called as {signature}",
             "Give it one parameter without a default; functools.partial fills in what else it needs.",
@@ -251,7 +251,7 @@ def undo_parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(each.name for each in parameters[1:] if each.default is each.empty and each.kind in by_name)
 
 
-def unmatched_undo_parameter(step: Any) -> str:
+def find_unmatched_undo_parameter(step: Any) -> str:
     """Return a parameter of a step's `.rollback()` that matches no argument of the step; empty if all match."""
     named = undo_parameters(step.modifiers.rollback)
     if not named:
@@ -260,7 +260,7 @@ def unmatched_undo_parameter(step: Any) -> str:
     return next((name for name in named if name not in known), "")
 
 
-def checked_undo(step_name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def check_undo(step_name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function of `.rollback()` unchanged, or refuse one without a parameter for the output.
 
     Raises:
@@ -272,7 +272,7 @@ def checked_undo(step_name: str, function: Callable[..., Any]) -> Callable[..., 
     except ValueError:  # a builtin without a signature
         return function
     except TypeError:
-        raise refused_step(
+        raise step_error(
             step_name,
             f".rollback() needs a function of the recorded output; this one is called as "
             f"{getattr(function, '__name__', type(function).__name__)}{inspect.signature(function)}",
@@ -281,7 +281,7 @@ def checked_undo(step_name: str, function: Callable[..., Any]) -> Callable[..., 
     return function
 
 
-def explicit_arguments(
+def unpack_arguments(
     step_name: str, function: Callable[..., Any], given: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Unpack `.python(fn, args=(…), kwargs={…})`, unless the function has parameters named `args` or `kwargs`.
@@ -300,7 +300,7 @@ def explicit_arguments(
         return (), dict(given)
     args, kwargs = given.get("args", ()), given.get("kwargs") or {}
     if isinstance(args, str | bytes) or not isinstance(args, Sequence) or not isinstance(kwargs, Mapping):
-        raise refused_step(step_name, f"args= takes a sequence and kwargs= a mapping, got {args!r} and {kwargs!r}")
+        raise step_error(step_name, f"args= takes a sequence and kwargs= a mapping, got {args!r} and {kwargs!r}")
     return tuple(args), dict(kwargs)
 
 
@@ -312,13 +312,13 @@ def is_step(value: object) -> bool:
     return hasattr(type(value), "modifiers") and hasattr(value, "name")
 
 
-def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+def _unwrap_partial(function: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(function, functools.partial):
         function = function.func
     return function
 
 
-def argument_not_yielded(name: str, argument: Any) -> StepNotYieldedError:
+def unyielded_argument_error(name: str, argument: Any) -> StepNotYieldedError:
     """Return the error for a step passed as an argument of another step.
 
     Args:
@@ -330,7 +330,7 @@ def argument_not_yielded(name: str, argument: Any) -> StepNotYieldedError:
     return StepNotYieldedError(f"{got} as an argument, not the output of that step", step=argument.name, where=where)
 
 
-def described(value: object) -> str:
+def describe_argument(value: object) -> str:
     """Return an invalid argument as text for an error."""
     return repr(value) if is_step(value) else f"{value!r:.80} ({type(value).__name__})"
 
@@ -342,27 +342,27 @@ def check_function(step_name: str, function: object, action: str) -> None:
         StepDefinitionError: it is not callable, a lambda, or a workflow.
     """
     if hasattr(type(function), "secret_inputs"):
-        raise refused_step(
+        raise step_error(
             step_name,
             f".{action}() was given the workflow {getattr(function, 'name', '')!r}, which is not a function to call",
             "Run it inside this one with .workflow(child, …), or once per item with .map(child, items).",
         )
-    if not callable(function) or getattr(_unwrapped(function), "__name__", "") == "<lambda>":
-        raise _not_a_named_function(step_name, function, action)
+    if not callable(function) or getattr(_unwrap_partial(function), "__name__", "") == "<lambda>":
+        raise _function_error(step_name, function, action)
 
 
-def _not_a_named_function(step_name: str, function: object, action: str) -> StepDefinitionError:
+def _function_error(step_name: str, function: object, action: str) -> StepDefinitionError:
     if callable(function):
-        what = f"a lambda ({getattr(getattr(_unwrapped(function), '__code__', None), 'co_filename', '?')})"
+        what = f"a lambda ({getattr(getattr(_unwrap_partial(function), '__code__', None), 'co_filename', '?')})"
         remedy = "Write 'def name(…): …': the function's name is part of the step's identity."
     else:
-        what = f"{described(function)}, which cannot be called"
+        what = f"{describe_argument(function)}, which cannot be called"
         remedy = (
             f"Pass the function and its arguments separately: .{action}(fetch, source), not .{action}(fetch(source))."
         )
         if is_step(function):
             remedy = "Pass the function itself; for steps in parallel, yield a parallel(…)."
-    return refused_step(step_name, f".{action}() needs a named function, got {what}", remedy)
+    return step_error(step_name, f".{action}() needs a named function, got {what}", remedy)
 
 
 MOST_PUBLISHED_NAME = 200

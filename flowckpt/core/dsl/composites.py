@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar, Unpack, ove
 import attrs
 
 from flowckpt.core.dsl.checks import (
-    argument_not_yielded,
     caller,
     check_function,
     check_name,
     created_steps,
-    described,
+    describe_argument,
     encode_name,
     keywords_of,
     note_created,
     path_of,
-    refused_step,
+    step_error,
+    unyielded_argument_error,
 )
 from flowckpt.core.dsl.modifiers import PLAIN, Modifiers
 from flowckpt.core.dsl.step import Action, PythonAction, RunAction, Step, function_name, parameters_of
 from flowckpt.core.dsl.workflow import Workflow
-from flowckpt.core.system.declared import shown, type_name
+from flowckpt.core.system.declared import short_repr, type_name
 from flowckpt.core.system.secret import Secret
 from flowckpt.errors import FlowckptError, StepDefinitionError, StepFailedError
 
@@ -98,7 +98,9 @@ ALL = Completion()
 TOO_FEW_REMEDY = "Require fewer, or a fraction such as min_success=0.5; or provide more."
 
 
-def completion_of(name: str, min_success: float | None, tolerate: float | None, size: int | None = None) -> Completion:
+def make_completion(
+    name: str, min_success: float | None, tolerate: float | None, size: int | None = None
+) -> Completion:
     """Check `min_success` and `tolerate`; `size` is the number of members, if known.
 
     Raises:
@@ -111,14 +113,14 @@ def completion_of(name: str, min_success: float | None, tolerate: float | None, 
         is_count = type(number) is int and number >= 0
         is_fraction = type(number) is float and 0.0 <= number <= 1.0
         if not (is_count or is_fraction):
-            raise refused_step(
+            raise step_error(
                 name,
                 f"{label}={number!r:.40} is neither a number of members nor a fraction of them",
                 f"Write {label}=3 for three of them, or {label}=0.5 for half of them.",
             )
     made = ALL if min_success is None and tolerate is None else Completion(min_success, tolerate)
     if size is not None and type(made.min_success) is int and made.min_success > size:
-        raise refused_step(
+        raise step_error(
             name,
             f"min_success={min_success}, but there {'is' if size == 1 else 'are'} only {size}: it can never succeed",
             TOO_FEW_REMEDY,
@@ -226,13 +228,13 @@ class MapAction(FanOutAction):
         if modifiers.checkpoint_id is not None:
             modifiers = attrs.evolve(modifiers, checkpoint_id=None)
         function, key, name, made = self.function, self.key, step.name, type(step)
-        workflow_input = _only_input(function, name, self.constants) if _is_workflow(function) else ""
+        workflow_input = _find_item_input(function, name, self.constants) if _is_workflow(function) else ""
         seen: set[str] = set()
-        for index, item in _numbered(self.items):
-            place = f"[{index}]" if key is None else f"[{_key_of(key, index, item, name)}]"
+        for index, item in _number_items(self.items):
+            place = f"[{index}]" if key is None else f"[{_make_key(key, index, item, name)}]"
             if key is not None:
                 if place in seen:
-                    raise refused_step(
+                    raise step_error(
                         name,
                         f"two items have the key {place[1:-1]!r}",
                         "Build the key from something that differs between the items.",
@@ -241,7 +243,7 @@ class MapAction(FanOutAction):
                 seen.add(place)
             if workflow_input:
                 action = WorkflowAction(function, function.bind({**self.constants, workflow_input: item}))
-                yield place, made(name, _without_function_modifiers(modifiers), action)
+                yield place, made(name, _strip_function_modifiers(modifiers), action)
             else:
                 yield place, made(name, modifiers, PythonAction(function, (item,), self.constants))
 
@@ -348,7 +350,7 @@ class StartAction(RunAction):
         return self.workflow.bind(self.inputs)
 
 
-def _numbered(items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+def _number_items(items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
     index = 0
     try:
         for item in items:
@@ -360,15 +362,15 @@ def _numbered(items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
         raise ItemsError(f"the iterator of the items failed at item {index}") from error
 
 
-def _key_of(key: Callable[[Any], Any], index: int, item: Any, name: str) -> str:
+def _make_key(key: Callable[[Any], Any], index: int, item: Any, name: str) -> str:
     try:
         made = key(item)
     except FlowckptError:
         raise
     except Exception as error:
-        raise ItemsError(f"the key function failed for item {index}, {shown(item)}") from error
+        raise ItemsError(f"the key function failed for item {index}, {short_repr(item)}") from error
     if type(made) is not str and type(made) is not int:
-        raise refused_step(
+        raise step_error(
             name,
             f"the key of {item!r:.60} is {made!r:.60} ({type(made).__name__})",
             "A key must be text or a whole number.",
@@ -376,7 +378,7 @@ def _key_of(key: Callable[[Any], Any], index: int, item: Any, name: str) -> str:
         )
     text = str(made)
     if not text.strip() or len(text) > 200:
-        raise refused_step(
+        raise step_error(
             name,
             f"the key of {item!r:.60} has {len(text)} characters: {text[:40]!r}",
             "A key must have 1 to 200 characters and not be blank.",
@@ -389,12 +391,12 @@ def _is_workflow(function: Any) -> bool:
     return hasattr(function, "signature") and hasattr(function, "function_name") and hasattr(function, "bind")
 
 
-def _only_input(workflow: Workflow[Any, Any], name: str, constants: Collection[str]) -> str:
+def _find_item_input(workflow: Workflow[Any, Any], name: str, constants: Collection[str]) -> str:
     """Return the input of a workflow that receives the item: the only one with neither a default nor a constant."""
     parameters = workflow.signature.parameters.values()
     required = [each.name for each in parameters if each.default is each.empty and each.name not in constants]
     if len(required) != 1:
-        raise refused_step(
+        raise step_error(
             name,
             f"workflow {workflow.name!r} must have one input without a default, which receives the item; "
             f"it has {len(required)}",
@@ -404,7 +406,7 @@ def _only_input(workflow: Workflow[Any, Any], name: str, constants: Collection[s
     return required[0]
 
 
-def _without_function_modifiers(modifiers: Modifiers) -> Modifiers:
+def _strip_function_modifiers(modifiers: Modifiers) -> Modifiers:
     return Modifiers(has_checkpoint=modifiers.has_checkpoint, version=modifiers.version, rollback=modifiers.rollback)
 
 
@@ -428,13 +430,13 @@ def map_action(
         known = keywords_of(function) if constants else None
         unknown = None if known is None else next((each for each in constants if each not in known), None)
         if unknown is not None:
-            raise refused_step(
+            raise step_error(
                 name,
                 f".map() has no option {unknown!r}, and {function_name(function)} has no such parameter",
                 f"Options: key, concurrency, min_success, tolerate. Parameters: {', '.join(known or ())}.",
             )
     if isinstance(items, str | bytes) or not isinstance(items, Iterable):
-        raise refused_step(
+        raise step_error(
             name,
             f".map() needs items, got {items!r:.60} ({type(items).__name__})",
             "Pass a list or another iterable; list(text) for the characters of a text.",
@@ -447,19 +449,19 @@ def map_action(
             remedy="Pass its rows: frame.to_dict('records') in pandas, frame.to_dicts() in polars; or list(frame) for the columns.",
         )
     if isinstance(items, set | frozenset):
-        raise refused_step(
+        raise step_error(
             name,
             f".map() was given a {type(items).__name__}, whose order differs between processes",
             "Members are identified by their position: pass sorted(items).",
         )
     for each in (*constants.values(), *(items if isinstance(items, list | tuple) else ())):
         if type(each) is Step:
-            raise argument_not_yielded(name, each)
+            raise unyielded_argument_error(name, each)
     if key is not None and not callable(key):
-        raise refused_step(name, f".map(key={key!r:.60}) must be a function of an item")
+        raise step_error(name, f".map(key={key!r:.60}) must be a function of an item")
     size = len(items) if min_success is not None and isinstance(items, Sized) else None
-    completion = completion_of(name, min_success, tolerate, size)
-    return MapAction(function, items, key, _checked_concurrency(name, concurrency), completion, constants)
+    completion = make_completion(name, min_success, tolerate, size)
+    return MapAction(function, items, key, _check_concurrency(name, concurrency), completion, constants)
 
 
 def parallel_action(
@@ -469,7 +471,7 @@ def parallel_action(
     for each in steps:
         if not isinstance(each, Step):
             raise StepDefinitionError(
-                f"{name}: expected steps with an action, got {described(each)}",
+                f"{name}: expected steps with an action, got {describe_argument(each)}",
                 step=name,
                 where=caller(),
                 remedy='Write parallel(step("a").python(f), step("b").python(g)); unpack a list of steps with *steps.',
@@ -482,13 +484,13 @@ def parallel_action(
                 remedy=f"Yield it by itself: if (yield patched({each.name!r})): …",
             )
         if each.modifiers.placement is not None and (refused := each.action.refused_modifier(each.modifiers)):
-            raise refused_step(
+            raise step_error(
                 each.name,
                 f".{refused}() cannot be used with .{each.action.step_type}()",
                 "It applies to .python(), and to a .map() of a function: leave it out.",
             )
-    completion = completion_of(name, min_success, tolerate, len(steps))
-    return ParallelAction(steps, _checked_concurrency(name, concurrency), completion)
+    completion = make_completion(name, min_success, tolerate, len(steps))
+    return ParallelAction(steps, _check_concurrency(name, concurrency), completion)
 
 
 def workflow_action(
@@ -496,20 +498,20 @@ def workflow_action(
 ) -> WorkflowAction:
     """Check the arguments of `.workflow()`, or of another action that takes a workflow, named `word`."""
     if not isinstance(child, Workflow):
-        raise refused_step(
+        raise step_error(
             name,
-            f".{word}() needs a workflow, got {described(child)}",
+            f".{word}() needs a workflow, got {describe_argument(child)}",
             "Decorate the generator function with @workflow, and pass it without calling it.",
         )
     if args:
-        raise refused_step(
+        raise step_error(
             name,
             f"the inputs of workflow {child.name!r} must be passed by name, got {args[0]!r:.60}",
             f"Its inputs: {', '.join(child.signature.parameters) or 'none'}.",
         )
     for each in inputs.values():
         if type(each) is Step:
-            raise argument_not_yielded(name, each)
+            raise unyielded_argument_error(name, each)
     bound = child.bind(inputs)
     for secret in child.secret_inputs:  # `start` wraps them, too
         if bound[secret] is not None:
@@ -522,7 +524,7 @@ def start_action(name: str, child: Any, args: tuple[Any, ...], inputs: Mapping[s
     bound = workflow_action(name, child, args, inputs, word="start").inputs
     secret = next((each for each in child.secret_inputs if bound[each] is not None), "")
     if secret:
-        raise refused_step(
+        raise step_error(
             name,
             f".start(): the input {secret!r} of workflow {child.name!r} is secret, so it cannot be recorded "
             "with the new run, and no other process could run it",
@@ -531,9 +533,9 @@ def start_action(name: str, child: Any, args: tuple[Any, ...], inputs: Mapping[s
     return StartAction(child, dict(inputs))
 
 
-def _checked_concurrency(name: str, concurrency: Any) -> int | None:
+def _check_concurrency(name: str, concurrency: Any) -> int | None:
     if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
-        raise refused_step(
+        raise step_error(
             name,
             f"concurrency={concurrency!r:.40} must be a whole number from 1",
             "It is the number of steps that run in parallel.",
@@ -553,7 +555,7 @@ H = TypeVar("H")
 
 if TYPE_CHECKING:
 
-    class How(TypedDict, total=False):
+    class ParallelOptions(TypedDict, total=False):
         """The options of `parallel` that do not affect the type of its output."""
 
         name: str
@@ -561,28 +563,39 @@ if TYPE_CHECKING:
 
 
 @overload
-def parallel(a: Step[A], /, **kw: Unpack[How]) -> Step[tuple[A]]: ...
+def parallel(a: Step[A], /, **kw: Unpack[ParallelOptions]) -> Step[tuple[A]]: ...
 @overload
-def parallel(a: Step[A], b: Step[B], /, **kw: Unpack[How]) -> Step[tuple[A, B]]: ...
+def parallel(a: Step[A], b: Step[B], /, **kw: Unpack[ParallelOptions]) -> Step[tuple[A, B]]: ...
 @overload
-def parallel(a: Step[A], b: Step[B], c: Step[C], /, **kw: Unpack[How]) -> Step[tuple[A, B, C]]: ...
-@overload
-def parallel(a: Step[A], b: Step[B], c: Step[C], d: Step[D], /, **kw: Unpack[How]) -> Step[tuple[A, B, C, D]]: ...
+def parallel(a: Step[A], b: Step[B], c: Step[C], /, **kw: Unpack[ParallelOptions]) -> Step[tuple[A, B, C]]: ...
 @overload
 def parallel(
-    a: Step[A], b: Step[B], c: Step[C], d: Step[D], e: Step[E], /, **kw: Unpack[How]
+    a: Step[A], b: Step[B], c: Step[C], d: Step[D], /, **kw: Unpack[ParallelOptions]
+) -> Step[tuple[A, B, C, D]]: ...
+@overload
+def parallel(
+    a: Step[A], b: Step[B], c: Step[C], d: Step[D], e: Step[E], /, **kw: Unpack[ParallelOptions]
 ) -> Step[tuple[A, B, C, D, E]]: ...
 @overload
 def parallel(
-    a: Step[A], b: Step[B], c: Step[C], d: Step[D], e: Step[E], f: Step[F], /, **kw: Unpack[How]
+    a: Step[A], b: Step[B], c: Step[C], d: Step[D], e: Step[E], f: Step[F], /, **kw: Unpack[ParallelOptions]
 ) -> Step[tuple[A, B, C, D, E, F]]: ...
 @overload
 def parallel(
-    a: Step[A], b: Step[B], c: Step[C], d: Step[D], e: Step[E], f: Step[F], g: Step[G], /, **kw: Unpack[How]
+    a: Step[A], b: Step[B], c: Step[C], d: Step[D], e: Step[E], f: Step[F], g: Step[G], /, **kw: Unpack[ParallelOptions]
 ) -> Step[tuple[A, B, C, D, E, F, G]]: ...
 @overload
 def parallel(
-    a: Step[A], b: Step[B], c: Step[C], d: Step[D], e: Step[E], f: Step[F], g: Step[G], h: Step[H], /, **kw: Unpack[How]
+    a: Step[A],
+    b: Step[B],
+    c: Step[C],
+    d: Step[D],
+    e: Step[E],
+    f: Step[F],
+    g: Step[G],
+    h: Step[H],
+    /,
+    **kw: Unpack[ParallelOptions],
 ) -> Step[tuple[A, B, C, D, E, F, G, H]]: ...
 @overload
 def parallel(*steps: Step[A], name: str = ..., concurrency: int | None = ...) -> Step[tuple[A, ...]]: ...

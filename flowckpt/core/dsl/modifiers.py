@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import attrs
 
-from flowckpt.core.dsl.checks import refused_step
+from flowckpt.core.dsl.checks import step_error
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.errors import StepDefinitionError
@@ -116,7 +116,7 @@ PLAIN = Modifiers()
 CHECKPOINTED = Modifiers(has_checkpoint=True)
 
 
-def checked_together(name: str, modifiers: Modifiers) -> Modifiers:
+def check_combination(name: str, modifiers: Modifiers) -> Modifiers:
     """Return the modifiers if they do not contradict each other.
 
     Raises:
@@ -134,7 +134,7 @@ def checked_together(name: str, modifiers: Modifiers) -> Modifiers:
             "The output of a secret step is never recorded, and the step runs at each replay; remove one of the two."
         )
     if modifiers.has_checkpoint:
-        raise refused_step(
+        raise step_error(
             name,
             f"it is .{kind}() and has a .checkpoint()",
             f"{'A secret' if modifiers.is_secret else 'An ephemeral'} step is never recorded; put the checkpoint on "
@@ -142,7 +142,7 @@ def checked_together(name: str, modifiers: Modifiers) -> Modifiers:
         )
     refused = {*_OF_RECORDED, "adopt"} if modifiers.is_secret else _OF_RECORDED
     if which := modifiers.first_of(refused):
-        raise refused_step(name, f"it is .{kind}() and has .{which}()", remedy)
+        raise step_error(name, f"it is .{kind}() and has .{which}()", remedy)
     return modifiers
 
 
@@ -161,16 +161,16 @@ _UNCACHEABLE = {
 def _refuse_uncacheable(name: str, modifiers: Modifiers) -> None:
     if which := modifiers.first_of(_UNCACHEABLE):
         why = f"a cached step may take the result of another run, and {_UNCACHEABLE[which]}"
-        raise refused_step(name, f"it is .cache() and has .{which}()", f"Remove one of the two: {why}.")
+        raise step_error(name, f"it is .cache() and has .{which}()", f"Remove one of the two: {why}.")
 
 
-def checked_age(name: str, age: float | timedelta | None) -> float:
+def check_age(name: str, age: float | timedelta | None) -> float:
     """Check the argument of `.cache()` and return it in seconds; infinity for any age."""
-    seconds = in_seconds(age)
+    seconds = to_seconds(age)
     if seconds is None:
         return math.inf
     if not is_finite_number(seconds) or seconds <= 0:
-        raise refused_step(
+        raise step_error(
             name,
             f".cache(max_age={seconds!r:.80}) must be seconds above 0, or a timedelta",
             "Write .cache(max_age=3600), or .cache() for a result of any age.",
@@ -184,44 +184,44 @@ def refuse_needless_ephemeral(name: str) -> NoReturn:
     Raises:
         StepDefinitionError: always.
     """
-    raise refused_step(
+    raise step_error(
         name,
         "it is .secret() and .ephemeral()",
         "A secret step already runs at each replay; remove .ephemeral().",
     )
 
 
-def repeated_modifier(name: str, modifier: str) -> StepDefinitionError:
+def repeated_modifier_error(name: str, modifier: str) -> StepDefinitionError:
     """Return the error of a step with a repeated modifier."""
-    return refused_step(
+    return step_error(
         name,
         f".{modifier}() is given twice",
         "Keep one of them: the order of modifiers has no meaning, so neither takes precedence.",
     )
 
 
-def checked_function(name: str, modifier: str, function: Any) -> Any:
+def check_callable(name: str, modifier: str, function: Any) -> Any:
     """Return the function of a modifier.
 
     Raises:
         StepDefinitionError: it is not callable.
     """
     if not callable(function):
-        raise refused_step(name, f".{modifier}() needs a function, got {function!r:.80} ({type(function).__name__})")
+        raise step_error(name, f".{modifier}() needs a function, got {function!r:.80} ({type(function).__name__})")
     return function
 
 
-def in_seconds(time: Any) -> Any:
+def to_seconds(time: Any) -> Any:
     """Return a `timedelta` in seconds, and anything else as it is."""
     return time.total_seconds() if isinstance(time, timedelta) else time
 
 
-def checked_timeout(name: str, time: float | timedelta) -> float:
+def check_timeout(name: str, time: float | timedelta) -> float:
     """Check the argument of `.timeout()` and return it in seconds."""
-    seconds = in_seconds(time)
+    seconds = to_seconds(time)
     if not is_finite_number(seconds) or seconds <= 0:
         problem = f".timeout({seconds!r:.80}) must be seconds above 0, or a timedelta"
-        raise refused_step(name, problem, "Write .timeout(60), or .timeout(timedelta(minutes=1)).")
+        raise step_error(name, problem, "Write .timeout(60), or .timeout(timedelta(minutes=1)).")
     return float(seconds)
 
 
@@ -248,17 +248,17 @@ class Placement(FieldEquality):
     resources: Mapping[str, float] = attrs.field(factory=dict)
 
 
-def placement(step_name: str, executor: Any, resources: Any) -> Placement:
+def make_placement(step_name: str, executor: Any, resources: Any) -> Placement:
     """Check the arguments of `.on()` and return them as a value; see `StepBase.on`."""
     if not isinstance(executor, str) or re.fullmatch(EXECUTOR_NAME, executor) is None:
-        raise refused_step(
+        raise step_error(
             step_name,
             f".on() takes the name of an executor, got {executor!r:.80} ({type(executor).__name__})",
             'Write .on("process"), or the name of an executor of the engine: WorkflowEngine(executors={"gpu": …}).',
         )
     for name, amount in _items(step_name, resources):
         if not isinstance(name, str) or not name.strip() or not is_finite_number(amount) or amount <= 0:
-            raise refused_step(
+            raise step_error(
                 step_name,
                 f".on(resources=…) contains {name!r:.40}: {amount!r:.40}",
                 'Give each resource a name and an amount above 0: {"GPU": 1}.',
@@ -270,7 +270,7 @@ def _items(step_name: str, resources: Any) -> Any:
     if resources is None:
         return ()
     if not isinstance(resources, Mapping):
-        raise refused_step(
+        raise step_error(
             step_name,
             f".on(resources=…) takes a mapping, got {resources!r:.80} ({type(resources).__name__})",
             'Write {"GPU": 1}.',
@@ -364,7 +364,7 @@ class RetryPolicy(FieldEquality):
         return False
 
 
-def retry_policy(
+def make_retry_policy(
     name: str,
     attempts: int | None,
     backoff: float | timedelta,
@@ -381,14 +381,14 @@ def retry_policy(
     """
 
     def refused(problem: str, remedy: str = "") -> StepDefinitionError:
-        return refused_step(name, f".retry({problem}", remedy)
+        return step_error(name, f".retry({problem}", remedy)
 
     if attempts is not None and (isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1):
         raise refused(
             f"attempts={attempts!r:.80}) must be a whole number from 1, or None",
             "It counts all tries, including the first; None means any number.",
         )
-    first, longest, last = in_seconds(backoff), in_seconds(max_delay), in_seconds(deadline)
+    first, longest, last = to_seconds(backoff), to_seconds(max_delay), to_seconds(deadline)
     for label, number in (("backoff", first), ("max_delay", longest)):
         if number is not None and (not is_finite_number(number) or number < 0):
             raise refused(f"{label}={number!r:.80}) must be seconds, 0 or more")
@@ -441,40 +441,40 @@ class ClaimedEvidence(FieldEquality):
     min_verified: int | None = None
 
 
-def claimed_evidence(
+def make_claimed_evidence(
     name: str, claims: tuple[Any, ...], require_all: bool, min_verified: int | None
 ) -> ClaimedEvidence:
     """Check the arguments of `.evidence()` and return them as a value."""
     if not claims:
-        raise refused_step(
+        raise step_error(
             name,
             ".evidence() has no claims",
             'Pass claims, such as .evidence(file_sha256("rows.csv")), or a function of the result that returns claims.',
         )
     for claim in claims:
         if not (hasattr(claim, "evidence_type") or hasattr(claim, "evidence_list") or callable(claim)):
-            raise refused_step(
+            raise step_error(
                 name,
                 f".evidence() takes claims and functions that make them, got {claim!r:.80} ({type(claim).__name__})",
                 "Use the constructors of flowckpt.evidence, without a list around them.",
             )
     if type(require_all) is not bool:
-        raise refused_step(name, f".evidence(require_all={require_all!r}) must be True or False")
+        raise step_error(name, f".evidence(require_all={require_all!r}) must be True or False")
     if min_verified is not None and (type(min_verified) is not int or min_verified < 1):
-        raise refused_step(
+        raise step_error(
             name,
             f".evidence(min_verified={min_verified!r}) must be a whole number from 1",
             "It is the number of claims that must hold.",
         )
     if min_verified is not None and min_verified > len(claims) and not any(callable(claim) for claim in claims):
-        raise refused_step(
+        raise step_error(
             name,
             f".evidence(min_verified={min_verified}) with only {len(claims)} claims can never hold",
             "Add claims, or require fewer.",
         )
     has_pack = any(hasattr(claim, "evidence_list") for claim in claims)
     if has_pack and (len(claims) > 1 or not require_all or min_verified is not None):
-        raise refused_step(
+        raise step_error(
             name,
             ".evidence() got a pack and other arguments",
             "A pack has its own policy and all its claims: pass it alone.",
@@ -522,15 +522,15 @@ class StepFiles(FieldEquality):
             made = each(*args, **kwargs)
             listed = [made] if isinstance(made, str | os.PathLike) else made
             if not isinstance(listed, Iterable) or isinstance(listed, bytes):
-                raise _not_a_path(step, role, made, is_returned=True)
+                raise _path_error(step, role, made, is_returned=True)
             for path in listed:
                 if not _is_path(path):
-                    raise _not_a_path(step, role, path, is_returned=True)
+                    raise _path_error(step, role, path, is_returned=True)
                 found[os.fspath(path)] = None
         return tuple(found)
 
 
-def declared_files(step: Any, role: str) -> tuple[str, ...]:
+def list_declared_files(step: Any, role: str) -> tuple[str, ...]:
     """Return the paths that a step reads or writes, for the arguments that it is called with.
 
     Args:
@@ -547,17 +547,17 @@ def declared_files(step: Any, role: str) -> tuple[str, ...]:
     return paths
 
 
-def step_files(name: str, role: str, paths: tuple[Any, ...], before: StepFiles | None) -> StepFiles:
+def make_step_files(name: str, role: str, paths: tuple[Any, ...], before: StepFiles | None) -> StepFiles:
     """Check the arguments of `.reads()` or `.writes()` and return them with those of the other one."""
     if not paths:
-        raise refused_step(
+        raise step_error(
             name,
             f".{role}() names no file",
             f'Name files: .{role}("data/a.csv"), or a function of the step\'s arguments that returns their paths.',
         )
     for each in paths:
         if not (_is_path(each) or callable(each)):
-            raise _not_a_path(name, role, each, is_returned=False)
+            raise _path_error(name, role, each, is_returned=False)
     return attrs.evolve(before or StepFiles(), **{role: paths})
 
 
@@ -565,9 +565,9 @@ def _is_path(value: object) -> bool:
     return isinstance(value, str | os.PathLike) and isinstance(path := os.fspath(value), str) and bool(path)
 
 
-def _not_a_path(name: str, role: str, value: object, *, is_returned: bool) -> StepDefinitionError:
+def _path_error(name: str, role: str, value: object, *, is_returned: bool) -> StepDefinitionError:
     problem = f"a function in .{role}() returned" if is_returned else f".{role}() takes paths and functions, got"
-    return refused_step(
+    return step_error(
         name,
         f"{problem} {value!r:.80} ({type(value).__name__})",
         "Return a path, or a list of paths." if is_returned else f"Name each file by itself: .{role}(*paths).",

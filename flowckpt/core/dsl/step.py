@@ -22,18 +22,18 @@ from flowckpt.core.dsl import modifiers as checked
 from flowckpt.core.dsl.checks import (
     caller,
     check_name,
-    checked_unary,
-    checked_undo,
+    check_unary,
+    check_undo,
     public_names,
-    refused_step,
+    step_error,
     suggestion,
 )
 from flowckpt.core.dsl.modifiers import (
     CHECKPOINTED,
     PLAIN,
     Modifiers,
-    checked_timeout,
-    checked_together,
+    check_combination,
+    check_timeout,
     refuse_needless_ephemeral,
 )
 from flowckpt.core.system.attrs_base import FieldEquality
@@ -209,8 +209,8 @@ class StepBase(FieldEquality):
     def _given(self, modifier: str, **fields: Any) -> Self:
         """Return the step with the fields of one more modifier; refuse a repeated one."""
         if any(getattr(self.modifiers, name) != getattr(PLAIN, name) for name in fields):
-            raise checked.repeated_modifier(self.name, modifier)
-        return self._with(checked_together(self.name, attrs.evolve(self.modifiers, **fields)))
+            raise checked.repeated_modifier_error(self.name, modifier)
+        return self._with(check_combination(self.name, attrs.evolve(self.modifiers, **fields)))
 
     def checkpoint(self, id: str | None = None) -> Self:  # noqa: A002 - the keyword is part of the language
         """Modifier: take a checkpoint after the step succeeded.
@@ -256,7 +256,7 @@ class StepBase(FieldEquality):
         Raises:
             StepDefinitionError: an argument is out of range, or `.retry()` was given before.
         """
-        policy = checked.retry_policy(self.name, attempts, backoff, max_delay, jitter, on, deadline, factor)
+        policy = checked.make_retry_policy(self.name, attempts, backoff, max_delay, jitter, on, deadline, factor)
         return self._given("retry", retry=policy)
 
     def timeout(self, seconds: float | timedelta) -> Self:
@@ -270,7 +270,7 @@ class StepBase(FieldEquality):
         Raises:
             StepDefinitionError: the number is not above 0, or `.timeout()` was given before.
         """
-        return self._given("timeout", timeout_seconds=checked_timeout(self.name, seconds))
+        return self._given("timeout", timeout_seconds=check_timeout(self.name, seconds))
 
     def ephemeral(self) -> Self:
         """Modifier: never record the step, and run it at each replay: for a model, a connection, an open file.
@@ -298,7 +298,7 @@ class StepBase(FieldEquality):
         Raises:
             StepDefinitionError: an argument is invalid, or `.evidence()` was given before.
         """
-        claimed = checked.claimed_evidence(self.name, claims, require_all, min_verified)
+        claimed = checked.make_claimed_evidence(self.name, claims, require_all, min_verified)
         return self._given("evidence", evidence=claimed)
 
     def reads(self, *paths: AnyPath | Callable[..., Any]) -> Self:
@@ -336,9 +336,9 @@ class StepBase(FieldEquality):
     def _with_files(self, role: str, paths: tuple[Any, ...]) -> Self:
         files = self.modifiers.files
         if files is not None and getattr(files, role):
-            raise checked.repeated_modifier(self.name, role)
-        made = attrs.evolve(self.modifiers, files=checked.step_files(self.name, role, paths, files))
-        return self._with(checked_together(self.name, made))
+            raise checked.repeated_modifier_error(self.name, role)
+        made = attrs.evolve(self.modifiers, files=checked.make_step_files(self.name, role, paths, files))
+        return self._with(check_combination(self.name, made))
 
     def at_most_once(self) -> Self:
         """Modifier: never repeat the step on a guess: for a payment, a mail, anything that must not happen twice.
@@ -364,7 +364,7 @@ class StepBase(FieldEquality):
         Raises:
             StepDefinitionError: it is not callable, or `.adopt()` was given before.
         """
-        return self._given("adopt", adopt=checked.checked_function(self.name, "adopt", function))
+        return self._given("adopt", adopt=checked.check_callable(self.name, "adopt", function))
 
     def on_rerun(self, function: Callable[[Any], Any]) -> Self:
         """Modifier: undo the recorded execution just before a resume runs the step again.
@@ -378,17 +378,17 @@ class StepBase(FieldEquality):
             StepDefinitionError: it does not take one argument, the step is ephemeral, or `.on_rerun()` was given
                 before.
         """
-        undo = checked_unary(self.name, "on_rerun", checked.checked_function(self.name, "on_rerun", function))
+        undo = check_unary(self.name, "on_rerun", checked.check_callable(self.name, "on_rerun", function))
         return self._given("on_rerun", on_rerun=undo)
 
     def _with_secret(self) -> Any:
         modifiers = self.modifiers
         if modifiers.is_secret:
-            raise checked.repeated_modifier(self.name, "secret")
+            raise checked.repeated_modifier_error(self.name, "secret")
         if modifiers.is_ephemeral:
             refuse_needless_ephemeral(self.name)
-        modifiers = checked_together(self.name, attrs.evolve(modifiers, is_ephemeral=True))
-        return self._with(checked_together(self.name, attrs.evolve(modifiers, content="secret")))
+        modifiers = check_combination(self.name, attrs.evolve(modifiers, is_ephemeral=True))
+        return self._with(check_combination(self.name, attrs.evolve(modifiers, content="secret")))
 
     def rollback(self, function: Callable[..., Any]) -> Self:
         """Modifier: undo the step if the run fails or is cancelled later, newest step first, in any attempt.
@@ -403,7 +403,7 @@ class StepBase(FieldEquality):
             StepDefinitionError: it has no parameter for the output, the step is ephemeral, or `.rollback()` was given
                 before. If a parameter matches no argument of the step, the step is refused at its `yield`.
         """
-        undo = checked_undo(self.name, checked.checked_function(self.name, "rollback", function))
+        undo = check_undo(self.name, checked.check_callable(self.name, "rollback", function))
         return self._given("rollback", rollback=undo)
 
     def on(self, executor: str, *, resources: Mapping[str, float] | None = None) -> Self:
@@ -421,7 +421,7 @@ class StepBase(FieldEquality):
         Raises:
             StepDefinitionError: the name is invalid, the step is ephemeral, or `.on()` was given before.
         """
-        return self._given("on", placement=checked.placement(self.name, executor, resources))
+        return self._given("on", placement=checked.make_placement(self.name, executor, resources))
 
     def version(self, tag: str) -> Self:
         """Modifier: tag the version of the step. A recorded result with another tag is stale.
@@ -448,7 +448,7 @@ class StepBase(FieldEquality):
             StepDefinitionError: the age is not above 0, `.cache()` was given before, or the step has an effect or an
                 output of its own: `.at_most_once()`, `.rollback()`, `.on_rerun()`, `.ephemeral()`, `.secret()`.
         """
-        return self._given("cache", cache_seconds=checked.checked_age(self.name, max_age))
+        return self._given("cache", cache_seconds=checked.check_age(self.name, max_age))
 
     def record_arguments(self) -> Self:
         """Modifier: record the arguments of the call as JSON, to read and query them later.
@@ -461,8 +461,8 @@ class StepBase(FieldEquality):
             StepDefinitionError: `.record_arguments()` was given before, or the step is never recorded (`.ephemeral()`).
         """
         if self.modifiers.records_arguments:
-            raise checked.repeated_modifier(self.name, "record_arguments")
-        return self._with(checked_together(self.name, attrs.evolve(self.modifiers, content="arguments")))
+            raise checked.repeated_modifier_error(self.name, "record_arguments")
+        return self._with(check_combination(self.name, attrs.evolve(self.modifiers, content="arguments")))
 
 
 @attrs.frozen(eq=False, repr=False, init=False)
@@ -560,7 +560,7 @@ class Step(StepBase, Generic[T_co]):
         )
 
     def _second_action(self) -> StepDefinitionError:
-        return refused_step(self.name, f"it has an action already: .{self.action.step_type}()", "Yield two steps.")
+        return step_error(self.name, f"it has an action already: .{self.action.step_type}()", "Yield two steps.")
 
 
 _set_name, _set_modifiers = vars(StepBase)["name"].__set__, vars(StepBase)["modifiers"].__set__

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from flowckpt.core.dsl.checks import argument_not_yielded, check_name, is_step, refused_step
+from flowckpt.core.dsl.checks import check_name, is_step, step_error, unyielded_argument_error
 from flowckpt.core.dsl.step import Action, RunAction
 from flowckpt.core.records.outputs import Approval
 from flowckpt.core.records.wait import WaitKind
@@ -199,26 +199,28 @@ class ReplyAction(RunAction):
 def sleep_action(name: str, time: Any, until: Any) -> SleepAction:
     """Check the arguments of `.sleep()`; see there."""
     if (time is None) is (until is None):
-        raise _refused(name, "sleep", "takes a time to wait, or until=", "Write .sleep(60), or .sleep(until=moment).")
+        raise _action_error(
+            name, "sleep", "takes a time to wait, or until=", "Write .sleep(60), or .sleep(until=moment)."
+        )
     if isinstance(time, datetime):
         time, until = None, time
     if until is None:
-        return SleepAction(_duration(name, "sleep", "", time))
+        return SleepAction(_parse_duration(name, "sleep", "", time))
     if not isinstance(until, datetime) or until.utcoffset() is None:
         problem = f"until={until!r:.60} is not an aware datetime"
-        raise _refused(name, "sleep", problem, "Give it a time zone: datetime(2026, 12, 24, 18, tzinfo=UTC).")
+        raise _action_error(name, "sleep", problem, "Give it a time zone: datetime(2026, 12, 24, 18, tzinfo=UTC).")
     return SleepAction(None, until)
 
 
 def wait_action(name: str, signal: Any, data_type: Any, timeout: Any, default: Any, ask: Any) -> WaitAction:
     """Check the arguments of `.wait()`; see there."""
     check_name(signal, "signal's name")
-    patience = None if timeout is None else _duration(name, "wait", "timeout=", timeout)
-    if problem := _why_no_type(data_type):
-        raise _refused(name, "wait", f"type={problem}", "Pass a type, such as type=int.")
+    patience = None if timeout is None else _parse_duration(name, "wait", "timeout=", timeout)
+    if problem := _find_non_type(data_type):
+        raise _action_error(name, "wait", f"type={problem}", "Pass a type, such as type=int.")
     if default is not NOTHING and patience is None:
         problem = f"default={default!r:.60} without a timeout= is never returned"
-        raise _refused(name, "wait", problem, "Add a timeout, such as timeout=3600.")
+        raise _action_error(name, "wait", problem, "Add a timeout, such as timeout=3600.")
     return WaitAction(signal, data_type, patience, default, ask)
 
 
@@ -230,15 +232,17 @@ def approval_action(name: str, approval: Any, of: Any, timeout: Any, on_rejectio
     claims = () if of is None else tuple(of) if isinstance(of, list | tuple) else (of,)
     if of is not None and not (claims and all(getattr(each, "evidence_list", True) for each in claims)):
         problem = f"of={of!r:.60} contains no claims"
-        raise _refused(name, "approval", problem, "Pass claims about what is to be approved, or remove of=.")
+        raise _action_error(name, "approval", problem, "Pass claims about what is to be approved, or remove of=.")
     for claim in claims:
         if not (hasattr(claim, "evidence_type") or (hasattr(claim, "evidence_list") and len(claims) == 1)):
             problem = f"of= takes a list of claims, or one pack, got {claim!r:.60} ({type(claim).__name__})"
-            raise _refused(name, "approval", problem, 'Write of=[file_sha256("report.html")], from flowckpt.evidence.')
+            raise _action_error(
+                name, "approval", problem, 'Write of=[file_sha256("report.html")], from flowckpt.evidence.'
+            )
     if on_rejection not in ("fail", "return"):
         problem = f"on_rejection={on_rejection!r:.60} is neither 'fail' nor 'return'"
-        raise _refused(name, "approval", problem, "Write one of them.")
-    patience = None if timeout is None else _duration(name, "approval", "timeout=", timeout)
+        raise _action_error(name, "approval", problem, "Write one of them.")
+    patience = None if timeout is None else _parse_duration(name, "approval", "timeout=", timeout)
     return ApprovalAction(approval, claims, patience, on_rejection == "return", ask)
 
 
@@ -246,9 +250,9 @@ def signal_action(name: str, run: Any, signal: Any, data: Any) -> SignalAction:
     """Check the arguments of `.signal()`; see there."""
     for each in (run, signal, data):
         if is_step(each):
-            raise argument_not_yielded(name, each)
+            raise unyielded_argument_error(name, each)
     if not isinstance(run, str) or not run.strip():
-        raise refused_step(
+        raise step_error(
             name,
             f".signal() needs the id of a run, got {run!r:.80} ({type(run).__name__})",
             "A .start() step returns the id of its run.",
@@ -261,20 +265,20 @@ def reply_action(name: str, to: Any, value: Any) -> ReplyAction:
     """Check the arguments of `.reply()`; see there."""
     for each in (to, value):
         if is_step(each):
-            raise argument_not_yielded(name, each)
+            raise unyielded_argument_error(name, each)
     check_name(to, "name of the step that waited")
     return ReplyAction(to, value)
 
 
-def _why_no_type(annotation: Any) -> str:
+def _find_non_type(annotation: Any) -> str:
     """Return the part of an annotation that is not a type, as text; empty if all of it is."""
     origin = typing.get_origin(annotation)
     if origin is typing.Literal or annotation is Ellipsis:
         return ""
     if origin is typing.Annotated:
-        return _why_no_type(typing.get_args(annotation)[0])
+        return _find_non_type(typing.get_args(annotation)[0])
     if origin is not None:
-        return next((problem for each in typing.get_args(annotation) if (problem := _why_no_type(each))), "")
+        return next((problem for each in typing.get_args(annotation) if (problem := _find_non_type(each))), "")
     is_type = (
         annotation is None
         or annotation is Any
@@ -287,12 +291,12 @@ def _why_no_type(annotation: Any) -> str:
     return ""
 
 
-def _duration(name: str, action: str, label: str, value: Any) -> timedelta:
+def _parse_duration(name: str, action: str, label: str, value: Any) -> timedelta:
     seconds = (
         value.total_seconds() if isinstance(value, timedelta) else float(value) if is_finite_number(value) else -1.0
     )
     if not 0 <= seconds <= MOST_SECONDS:
-        raise _refused(
+        raise _action_error(
             name,
             action,
             f"{label}{value!r:.60} must be seconds or a timedelta, from 0 to {MOST_SECONDS} s",
@@ -301,5 +305,5 @@ def _duration(name: str, action: str, label: str, value: Any) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def _refused(name: str, action: str, problem: str, remedy: str) -> StepDefinitionError:
-    return refused_step(name, f".{action}(): {problem}", remedy)
+def _action_error(name: str, action: str, problem: str, remedy: str) -> StepDefinitionError:
+    return step_error(name, f".{action}(): {problem}", remedy)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, Generic, Never, NoReturn, ParamSpec, TypeVar, overload
 
 from flowckpt.core.dsl.checks import caller, note_created
-from flowckpt.core.system.declared import shown
+from flowckpt.core.system.declared import short_repr
 from flowckpt.core.system.functions import module_name
 from flowckpt.core.system.secret import NOT_SECRET, secret_type
 from flowckpt.errors import InputError, WorkflowDefinitionError
@@ -220,15 +220,15 @@ def workflow(name: Any = None) -> Any:
             passed by name.
     """
     if callable(name):
-        return _checked(name, _name_of(name))
-    return lambda function: _checked(function, _name_of(function) if name is None else name)
+        return _make_workflow(name, _name_of(name))
+    return lambda function: _make_workflow(function, _name_of(function) if name is None else name)
 
 
 def _name_of(function: object) -> str:
     return getattr(function, "__name__", "") or type(function).__name__
 
 
-def _checked(function: Callable[..., Any], name: object) -> Workflow[Any, Any]:
+def _make_workflow(function: Callable[..., Any], name: object) -> Workflow[Any, Any]:
     where = _where(function)
     if not isinstance(name, str) or not name.strip():
         raise WorkflowDefinitionError(f"a workflow's name must be text and not blank, got {name!r}", where=where)
@@ -245,7 +245,7 @@ def _checked(function: Callable[..., Any], name: object) -> Workflow[Any, Any]:
         raise refused("is an async function", "Write 'def' and 'yield step(…)'; the steps' own functions may be async.")
     if isinstance(plain, functools.partial):
         raise refused(
-            f"is a functools.partial: {shown(function, 120)}",
+            f"is a functools.partial: {short_repr(function, 120)}",
             "Write 'def name(…): …', with defaults for what it is to be given: a resume finds the workflow by its "
             "function's name.",
         )
@@ -253,7 +253,7 @@ def _checked(function: Callable[..., Any], name: object) -> Workflow[Any, Any]:
         raise refused("is a lambda", "Write 'def name(…): …': a resume finds the workflow by its function's name.")
     if not inspect.isgeneratorfunction(plain):
         raise refused(
-            f"is not a generator function: {shown(function, 120)}",
+            f"is not a generator function: {short_repr(function, 120)}",
             "Yield at least one step in it: 'yield step(\"name\").python(function)'.",
         )
     for number, parameter in enumerate(inspect.signature(function).parameters.values()):

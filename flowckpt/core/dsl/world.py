@@ -86,7 +86,7 @@ def now(name: str = "now") -> Step[datetime]:
     Raises:
         StepDefinitionError: the name is not text, blank, or longer than 500 characters.
     """
-    return _of(name, NowAction())
+    return _make_step(name, NowAction())
 
 
 def uuid(name: str = "uuid") -> Step[UUID]:
@@ -98,7 +98,7 @@ def uuid(name: str = "uuid") -> Step[UUID]:
     Raises:
         StepDefinitionError: the name is not text, blank, or longer than 500 characters.
     """
-    return _of(name, UuidAction())
+    return _make_step(name, UuidAction())
 
 
 def random(name: str = "random") -> Step[float]:
@@ -112,7 +112,7 @@ def random(name: str = "random") -> Step[float]:
     Raises:
         StepDefinitionError: the name is not text, blank, or longer than 500 characters.
     """
-    return _of(name, RandomAction())
+    return _make_step(name, RandomAction())
 
 
 def patched(patch_id: str) -> Step[bool]:
@@ -132,15 +132,15 @@ def patched(patch_id: str) -> Step[bool]:
     Raises:
         StepDefinitionError: the id is not text, blank, or longer than 500 characters.
     """
-    return _of(patch_id, PatchAction())
+    return _make_step(patch_id, PatchAction())
 
 
 def publish_step(name: str, value: Any) -> Step[None]:
     """Return the step that publishes a value; warnings name the caller's caller as the line that created it."""
-    return _of(f"publish {check_published_name(name)}", PublishAction(name, value), depth=4)
+    return _make_step(f"publish {check_published_name(name)}", PublishAction(name, value), depth=4)
 
 
-def _of(name: str, action: WorldAction, depth: int = 3) -> Step[Any]:
+def _make_step(name: str, action: WorldAction, depth: int = 3) -> Step[Any]:
     check_name(name, "step name")
     note_created(action, name, depth)
     return Step(str.__str__(name), PLAIN, action)

@@ -36,14 +36,14 @@ from flowckpt.core.codec import Json, tags
 from flowckpt.core.codec import encode as encode_leaf
 from flowckpt.core.codec.annotations import is_named_tuple, is_pydantic, is_structured, return_annotation
 from flowckpt.core.codec.tags import dumps
-from flowckpt.core.dsl.checks import argument_not_yielded
+from flowckpt.core.dsl.checks import unyielded_argument_error
 from flowckpt.core.dsl.step import Action, PythonAction, Step, function_name
 from flowckpt.core.identity import classes
 from flowckpt.core.identity.fingerprint import step_fingerprint
 from flowckpt.core.identity.inputs_hash import canonical
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.system import external
-from flowckpt.core.system.declared import shown, type_name
+from flowckpt.core.system.declared import short_repr, type_name
 from flowckpt.core.system.functions import PerFunction, cached_per_function
 from flowckpt.core.system.secret import MARK, Secret
 from flowckpt.errors import EncodingError, StepNotYieldedError
@@ -79,7 +79,7 @@ NONE = KnownSecrets()
 tags.use_program_classes(classes)
 
 
-def recorded_arguments(
+def digest_arguments(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], secrets: KnownSecrets = NONE
 ) -> dict[str, Json]:
     """Return the recorded form of the arguments of a call, by parameter. It never raises, and keeps no references.
@@ -90,16 +90,16 @@ def recorded_arguments(
         kwargs: the keyword arguments; defaults are code, and not applied.
         secrets: the secrets of the run; secrets among the arguments are added.
     """
-    return {name: _recorded_form(value, secrets) for name, value in _named(function, args, kwargs)}
+    return {name: _digest_value(value, secrets) for name, value in _name_arguments(function, args, kwargs)}
 
 
-def recorded_value(value: Any) -> Json:
+def digest_argument(value: Any) -> Json:
     """Return the recorded form of one argument."""
-    return _recorded_form(value, NONE)
+    return _digest_value(value, NONE)
 
 
-def recorded_positional(names: Sequence[str], args: Sequence[Any], secrets: KnownSecrets) -> dict[str, Json]:
-    """Like `recorded_arguments`, for a plain function that is called only with positional arguments for its parameters.
+def digest_positional(names: Sequence[str], args: Sequence[Any], secrets: KnownSecrets) -> dict[str, Json]:
+    """Like `digest_arguments`, for a plain function that is called only with positional arguments for its parameters.
 
     Args:
         names: its positional parameters; see `positional_parameters`.
@@ -112,7 +112,7 @@ def recorded_positional(names: Sequence[str], args: Sequence[Any], secrets: Know
         if type(value) is int and _LOWEST <= value < _LIMIT and not secrets.is_any:
             kept[name] = value
         else:
-            kept[name] = _recorded_form(value, secrets)
+            kept[name] = _digest_value(value, secrets)
     return kept
 
 
@@ -125,7 +125,7 @@ def positional_parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     return _signature(function)[0]
 
 
-def shown_arguments(
+def format_arguments(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], secrets: KnownSecrets = NONE
 ) -> dict[str, str]:
     """Return the arguments of a call for display: plain values only, at most 60 characters each, secrets hidden.
@@ -136,7 +136,11 @@ def shown_arguments(
         kwargs: the keyword arguments.
         secrets: the secrets of the run.
     """
-    return {name: text for name, value in _named(function, args, kwargs) if (text := _shown(name, value, secrets))}
+    return {
+        name: text
+        for name, value in _name_arguments(function, args, kwargs)
+        if (text := _format_argument(name, value, secrets))
+    }
 
 
 def argument_differences(
@@ -157,12 +161,12 @@ def argument_differences(
         elif name not in now and old != UNKNOWN:
             lines.append(f"{name}: is no longer passed")
         elif UNKNOWN not in (old, new) and (type(old), repr(old)) != (type(new), repr(new)):
-            lines.append(f"{name}: {_moved(name, old, new, shown or {})}")
+            lines.append(f"{name}: {_describe_change(name, old, new, shown or {})}")
     return lines
 
 
-def _moved(name: str, old: Json, new: Json, shown: Mapping[str, str]) -> str:
-    is_secret = _is_secret(name)
+def _describe_change(name: str, old: Json, new: Json, shown: Mapping[str, str]) -> str:
+    is_secret = _is_secret_name(name)
     was = "" if type(old) is str or is_secret else repr(old)
     now = shown.get(name, "") if type(new) is str or is_secret else repr(new)
     if was and now:
@@ -194,7 +198,7 @@ def argument_values(action: Action, path: str, secrets: KnownSecrets) -> dict[st
             found[name] = _Tree(secrets).of(value, 0)
         except (EncodingError, _IncomparableError) as error:
             raise EncodingError(
-                f"{path}: argument {name!r} cannot be recorded: it is {shown(value)} ({type_name(type(value))})",
+                f"{path}: argument {name!r} cannot be recorded: it is {short_repr(value)} ({type_name(type(value))})",
                 place=f"{path}: argument {name}",
                 type_name=type_name(type(value)),
                 remedy="Remove .record_arguments(), or pass values that JSON supports, such as a path or a key.",
@@ -216,11 +220,11 @@ def argument_values(action: Action, path: str, secrets: KnownSecrets) -> dict[st
 # --- names -----------------------------------------------------------------------------------------------------------
 
 
-def _named(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+def _name_arguments(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     """Return the arguments with the names of their parameters."""
     is_plain = type(function) is FunctionType
     if not is_plain:
-        function, args, kwargs = _flattened(function, args, kwargs)
+        function, args, kwargs = _flatten_partial(function, args, kwargs)
     if not args:
         return kwargs.items()
     names, star = _signature(function) if is_plain else _parameters(function)
@@ -238,7 +242,7 @@ def _named(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ite
     return named.items()
 
 
-def _flattened(
+def _flatten_partial(
     function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
     """Return the function and the arguments that a partial calls."""
@@ -287,7 +291,7 @@ def _signature(function: Callable[..., Any]) -> tuple[tuple[str, ...], str]:
 # --- values ----------------------------------------------------------------------------------------------------------
 
 
-def _recorded_form(value: Any, secrets: KnownSecrets) -> Json:
+def _digest_value(value: Any, secrets: KnownSecrets) -> Json:
     kind = type(value)
     if secrets.is_any and (kind is int or kind is float) and secrets.is_number(value):
         value = Secret(value)
@@ -351,7 +355,7 @@ class _Tree:
                 self._secrets.learn(value)
             return dict(MARK)
         if kind is Step:
-            raise argument_not_yielded("", value)
+            raise unyielded_argument_error("", value)
         fields = _fields(value, kind)
         if fields is None:
             return encode_leaf(value)
@@ -395,13 +399,13 @@ def _fields(value: Any, kind: type) -> Iterator[tuple[str, Any]] | None:
 # --- for people ------------------------------------------------------------------------------------------------------
 
 
-def _shown(name: str, value: Any, secrets: KnownSecrets) -> str:
+def _format_argument(name: str, value: Any, secrets: KnownSecrets) -> str:
     kind = type(value)
     if kind is Secret or secrets.is_number(value):
         return HIDDEN
     if kind is not str and kind is not _PATH and kind not in _PLAIN:
         return ""
-    if _is_secret(name) and value is not None and kind is not bool:
+    if _is_secret_name(name) and value is not None and kind is not bool:
         return HIDDEN
     if kind in _PLAIN:
         return "" if isinstance(value, int) and abs(value) >= _LIMIT else repr(value)
@@ -414,7 +418,7 @@ def _shown(name: str, value: Any, secrets: KnownSecrets) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _is_secret(name: str) -> bool:
+def _is_secret_name(name: str) -> bool:
     return re.search(_TELLING_NAME, name) is not None
 
 
@@ -455,7 +459,7 @@ class FunctionInfo:
     is_plain: bool
 
 
-def _info(function: Callable[..., Any]) -> FunctionInfo:
+def _describe_function(function: Callable[..., Any]) -> FunctionInfo:
     return FunctionInfo(
         function_name(function),
         step_fingerprint(function),
@@ -464,7 +468,7 @@ def _info(function: Callable[..., Any]) -> FunctionInfo:
     )
 
 
-_INFO = PerFunction(_info)
+_INFO = PerFunction(_describe_function)
 
 
 def function_info(action: Action) -> FunctionInfo | None:
@@ -489,31 +493,31 @@ def identify(action: Action, secrets: KnownSecrets = NONE, version: str | None =
         return CallIdentity(action.function_name, "", _arguments(action, secrets), version)
     function, args, kwargs = action.function, action.args, action.kwargs
     if type(function) is not FunctionType:
-        arguments = recorded_arguments(function, args, kwargs, secrets)
+        arguments = digest_arguments(function, args, kwargs, secrets)
         return CallIdentity(action.function_name, step_fingerprint(function), arguments, version)
     info = _INFO[ref(function)]
     if not kwargs and len(args) <= len(info.parameters):
-        arguments = recorded_positional(info.parameters, args, secrets)
+        arguments = digest_positional(info.parameters, args, secrets)
     else:
-        arguments = recorded_arguments(function, args, kwargs, secrets)
+        arguments = digest_arguments(function, args, kwargs, secrets)
     return CallIdentity(info.name, info.fingerprint, arguments, version, info.is_plain)
 
 
 def _arguments(action: Action, secrets: KnownSecrets) -> dict[str, Any]:
     if action.is_command:
-        return recorded_arguments(_command, (), action.identity, secrets)
+        return digest_arguments(_command, (), action.identity, secrets)
     if action.step_type == "workflow":
         child: Any = action
-        return recorded_arguments(child.workflow.function, (), child.inputs, secrets)
+        return digest_arguments(child.workflow.function, (), child.inputs, secrets)
     if action.step_type == "start":
         started: Any = action
-        return recorded_arguments(started.workflow.function, (), started.inputs, secrets)
+        return digest_arguments(started.workflow.function, (), started.inputs, secrets)
     if action.step_type in ("signal", "reply"):
-        return recorded_arguments(_sent if action.step_type == "signal" else _replied, (), action.arguments(), secrets)
+        return digest_arguments(_sent if action.step_type == "signal" else _replied, (), action.arguments(), secrets)
     if action.step_type == "publish":
-        return recorded_arguments(_published, (), action.arguments(), secrets)
+        return digest_arguments(_published, (), action.arguments(), secrets)
     if action.is_waiting:
-        return recorded_arguments(_waited_for, (), action.identity, secrets)
+        return digest_arguments(_waited_for, (), action.identity, secrets)
     return {}
 
 

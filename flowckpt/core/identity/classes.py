@@ -38,8 +38,8 @@ def of_class(cls: type) -> Registered | None:
     if not _is_data_class(cls):
         return None
     module = sys.modules.get(cls.__module__)
-    is_at_the_top = _at(module, cls.__qualname__) is cls and _is_reached(cls.__module__)
-    return _registered(cls) if is_at_the_top or any(cls in vars(root).values() for root in _roots()) else None
+    is_at_the_top = _find_object(module, cls.__qualname__) is cls and _is_reached(cls.__module__)
+    return _make_registration(cls) if is_at_the_top or any(cls in vars(root).values() for root in _roots()) else None
 
 
 def named(name: str) -> Registered | None:
@@ -53,11 +53,11 @@ def named(name: str) -> Registered | None:
     for count in range(len(parts) - 1, 0, -1):
         module = ".".join(parts[:count])
         module = places.get(module, module)
-        found = _at(sys.modules.get(module), ".".join(parts[count:]))
+        found = _find_object(sys.modules.get(module), ".".join(parts[count:]))
         if _is_data_class(found) and _name_of(found) == name and _is_reached(module):
-            return _registered(found)
+            return _make_registration(found)
     bound = (value for root in _roots() for value in vars(root).values() if _is_data_class(value))
-    return next((_registered(cls) for cls in bound if _name_of(cls) == name), None)
+    return next((_make_registration(cls) for cls in bound if _name_of(cls) == name), None)
 
 
 def _roots() -> list[ModuleType]:
@@ -72,7 +72,7 @@ def _is_data_class(cls: Any) -> bool:
     return isinstance(cls, type) and is_known_kind(cls) and cls.__module__.partition(".")[0] != "flowckpt"
 
 
-def _at(module: ModuleType | None, qualified_name: str) -> Any:
+def _find_object(module: ModuleType | None, qualified_name: str) -> Any:
     """Return the object of a module with a qualified name."""
     found: Any = None if module is None else vars(module)
     for part in qualified_name.split("."):
@@ -93,12 +93,14 @@ def _recorded_name(module: str) -> str:
     return f"{package}.{stem}".lstrip(".").removesuffix(".__main__")
 
 
-def _registered(cls: type) -> Registered:
+def _make_registration(cls: type) -> Registered:
     build = functools.partial(from_plain, annotation=cls, place="value")
-    return Registered(cls, _name_of(cls), _apart, build, parts=functools.partial(to_plain, annotation=cls, place="it"))
+    return Registered(
+        cls, _name_of(cls), _unstructure_checked, build, parts=functools.partial(to_plain, annotation=cls, place="it")
+    )
 
 
-def _apart(value: Any) -> Any:
+def _unstructure_checked(value: Any) -> Any:
     """Split a value into its fields; refuse a value that would be restored differently."""
     cls = type(value)
     plain = to_plain(value, cls, "it")

@@ -87,7 +87,7 @@ def fingerprint(function: Callable[..., Any]) -> str:
             definition counts.
     """
     try:
-        module, names = _location(inspect.unwrap(function))
+        module, names = _locate(inspect.unwrap(function))
         texts = [module.written(name)[0] for name in sorted(names)] if module else []
     except Exception:  # not a function, or the source is not what was imported
         return ""
@@ -113,13 +113,13 @@ def code_of(function: Callable[..., Any]) -> Code:
         while isinstance(function, functools.partial):
             function = function.func
         if isinstance(function, FunctionType | type):
-            return _of_one(function)
+            return _code_of_function(function)
         if isinstance(function, MethodType):  # a new object each time, so cached by its parts
-            return _of_pair(function.__func__, _owner(function))
+            return _code_of_pair(function.__func__, _owner_class(function))
         call = getattr(type(function), "__call__", None)
         if type(call) is not FunctionType or getattr(function, "__wrapped__", None) is not None:
-            return _of_one(function)
-        return _of_pair(type(function), call)  # all objects of a class have the same code
+            return _code_of_function(function)
+        return _code_of_pair(type(function), call)  # all objects of a class have the same code
     except Exception:  # a user's object that cannot be inspected
         return Code()
 
@@ -131,11 +131,11 @@ def refresh() -> None:
         forget_functions()
 
 
-def _code(*known_by: Any) -> Code:
+def _compute_code(*known_by: Any) -> Code:
     walk = _Walk()
     try:
         for part in _parts(*known_by):
-            walk.enter(*_location(part))
+            walk.enter(*_locate(part))
         texts = walk.texts()
     except Exception:  # not the source that was imported: a syntax error, a tree too deep
         return Code()
@@ -145,8 +145,8 @@ def _code(*known_by: Any) -> Code:
     return Code(STEP_FORM + urlsafe_b64encode(digest).decode().rstrip("="), frozenset(walk.packages))
 
 
-_of_one = cached_per_function(_code)
-_of_pair = per_pair(_code)
+_code_of_function = cached_per_function(_compute_code)
+_code_of_pair = per_pair(_compute_code)
 
 
 @attrs.define(eq=False, repr=False)
@@ -236,7 +236,7 @@ class _Walk:
         if not found and head in source.scope and not Path(source.file).is_file():
             value = source.scope[head]
             if isinstance(value, FunctionType | type):
-                other, names = _location(value)
+                other, names = _locate(value)
                 found += [(other, name) for name in names if other is not None and other is not source]
         return found
 
@@ -265,7 +265,7 @@ def _parts(*functions: Any) -> tuple[FunctionType | type, ...]:
         if isinstance(part, functools.partial):
             waiting.append(part.func)
         elif type(part) is MethodType:
-            waiting += [part.__func__, _owner(part)]
+            waiting += [part.__func__, _owner_class(part)]
         elif type(part) is FunctionType:
             waiting += [vars(part).get("__wrapped__"), *_closure_functions(part)]
         elif not isinstance(part, type):
@@ -274,7 +274,7 @@ def _parts(*functions: Any) -> tuple[FunctionType | type, ...]:
     return tuple(part for part in seen.values() if isinstance(part, FunctionType | type))
 
 
-def _owner(method: MethodType) -> type:
+def _owner_class(method: MethodType) -> type:
     owner = method.__self__
     return owner if isinstance(owner, type) else type(owner)
 
@@ -289,7 +289,7 @@ def _closure_functions(function: FunctionType) -> Iterator[FunctionType]:
             yield content
 
 
-def _location(part: FunctionType | type) -> tuple[Source | None, tuple[str, ...]]:
+def _locate(part: FunctionType | type) -> tuple[Source | None, tuple[str, ...]]:
     """Return the module of a function or class, and the top-level names of the definition that contains it."""
     code = None
     if isinstance(part, FunctionType):
@@ -361,7 +361,7 @@ def find_source(name: str, root: str) -> Source | None:
     """
     module = sys.modules.get(name)
     if module is None:
-        file, paths = _found(name)
+        file, paths = _find_module(name)
     else:
         file, paths = getattr(module, "__file__", None) or "", ()
         if not file:
@@ -373,7 +373,7 @@ def find_source(name: str, root: str) -> Source | None:
     known = _SOURCES.get(file)
     if module is None or (known is not None and known.scope.get("__name__") != name):
         # Not imported, or under another name, as the file of a run is: its source counts in any case.
-        return known if known is not None and known.is_imported else _unloaded(file, name)
+        return known if known is not None and known.is_imported else _read_unloaded(file, name)
     return source_of(file, vars(module))
 
 
@@ -407,13 +407,13 @@ def reaches(module: ModuleType, name: str) -> bool:
     return name in seen and find_source(name, root) is not None
 
 
-def _found(name: str) -> tuple[str, tuple[str, ...]]:
+def _find_module(name: str) -> tuple[str, tuple[str, ...]]:
     """Return the file of a module, and the directories of a package, without importing it."""
     parent, _, _ = name.rpartition(".")
     path: Any = None
     if parent:
         held = getattr(sys.modules.get(parent), "__path__", None)
-        path = list(held) if held is not None else [*_found(parent)[1]]
+        path = list(held) if held is not None else [*_find_module(parent)[1]]
         if not path:
             return "", ()
     try:
@@ -429,7 +429,7 @@ def _found(name: str) -> tuple[str, tuple[str, ...]]:
 _UNLOADED: dict[str, tuple[int, int, Source]] = {}
 
 
-def _unloaded(file: str, name: str) -> Source | None:
+def _read_unloaded(file: str, name: str) -> Source | None:
     try:
         status = Path(file).stat()
     except OSError:
@@ -438,7 +438,7 @@ def _unloaded(file: str, name: str) -> Source | None:
     if known is not None and known[:2] == (status.st_mtime_ns, status.st_size):
         return known[2]
     package = name if Path(file).name == "__init__.py" else name.rpartition(".")[0]
-    source = _read(file, {"__name__": name, "__package__": package, "__file__": file}, is_imported=False)
+    source = _read_source(file, {"__name__": name, "__package__": package, "__file__": file}, is_imported=False)
     _UNLOADED[file] = status.st_mtime_ns, status.st_size, source
     return source
 
@@ -508,10 +508,10 @@ class Source:
             definitions = self.definitions[name]
             used, inner = set[str](), set[Import]()
             for nodes in definitions:
-                names, imports = _used(nodes, self.scope)
+                names, imports = _used_names(nodes, self.scope)
                 used |= names
                 inner |= imports
-            text = "; ".join(text_of(list(nodes)) for nodes in definitions)
+            text = "; ".join(write_tree(list(nodes)) for nodes in definitions)
             known = self._written[name] = text, tuple(sorted(used)), tuple(sorted(inner))
         return known
 
@@ -530,7 +530,7 @@ def source_of(file: str, scope: dict[str, Any]) -> Source:
         return known
     while len(_SOURCES) >= _MOST_MODULES:
         _SOURCES.pop(next(iter(_SOURCES)), None)
-    _SOURCES[file] = source = _read(file, scope)
+    _SOURCES[file] = source = _read_source(file, scope)
     return source
 
 
@@ -553,7 +553,7 @@ def has_reloaded() -> bool:
     return False
 
 
-def _read(file: str, scope: dict[str, Any], *, is_imported: bool = True) -> Source:
+def _read_source(file: str, scope: dict[str, Any], *, is_imported: bool = True) -> Source:
     linecache.checkcache(file)
     text = "".join(linecache.getlines(file, scope))
     with warnings.catch_warnings():
@@ -564,17 +564,17 @@ def _read(file: str, scope: dict[str, Any], *, is_imported: bool = True) -> Sour
     imports: dict[str, list[Import]] = {}
     stars: list[str] = []
     modules = set[str]()
-    for nodes in _top(tree.body, ()):
+    for nodes in _top_statements(tree.body, ()):
         if isinstance(statement := nodes[-1], ast.Import | ast.ImportFrom):
             if not any(_is_type_checking(test) for test in nodes[:-1]):
-                modules.update(_imported_by(statement, scope))
+                modules.update(_imported_modules(statement, scope))
             for name, target in _bindings(statement, scope):
                 if name == "*":
                     stars.append(target.module)
                 else:
                     imports.setdefault(name, []).append(target)
             continue
-        bound, changed = _bound([statement])
+        bound, changed = _bound_names([statement])
         own |= bound
         for name in bound | changed:
             definitions.setdefault(name, []).append(nodes)
@@ -584,7 +584,7 @@ def _read(file: str, scope: dict[str, Any], *, is_imported: bool = True) -> Sour
     )
 
 
-def _imported_by(statement: ast.Import | ast.ImportFrom, scope: Mapping[str, Any]) -> Iterator[str]:
+def _imported_modules(statement: ast.Import | ast.ImportFrom, scope: Mapping[str, Any]) -> Iterator[str]:
     """Yield the full names of the modules that an import loads, including parent packages."""
     if isinstance(statement, ast.Import):
         names = [alias.name for alias in statement.names]
@@ -596,7 +596,7 @@ def _imported_by(statement: ast.Import | ast.ImportFrom, scope: Mapping[str, Any
 
 
 def _is_type_checking(test: ast.AST) -> bool:
-    return isinstance(test, ast.Name | ast.Attribute) and _dotted(test).rpartition(".")[2] == "TYPE_CHECKING"
+    return isinstance(test, ast.Name | ast.Attribute) and _dotted_name(test).rpartition(".")[2] == "TYPE_CHECKING"
 
 
 def _bindings(statement: ast.Import | ast.ImportFrom, scope: Mapping[str, Any]) -> Iterator[tuple[str, Import]]:
@@ -619,13 +619,13 @@ def _bindings(statement: ast.Import | ast.ImportFrom, scope: Mapping[str, Any]) 
         yield alias.asname or alias.name, Import(module, "" if alias.name == "*" else alias.name)
 
 
-def _top(body: Iterable[ast.stmt], tests: tuple[ast.AST, ...]) -> Iterator[tuple[ast.AST, ...]]:
+def _top_statements(body: Iterable[ast.stmt], tests: tuple[ast.AST, ...]) -> Iterator[tuple[ast.AST, ...]]:
     for statement in body:
         if isinstance(statement, ast.If):
-            yield from _top([*statement.body, *statement.orelse], (*tests, statement.test))
+            yield from _top_statements([*statement.body, *statement.orelse], (*tests, statement.test))
         elif isinstance(statement, ast.Try | ast.TryStar):
             handled = [inner for handler in statement.handlers for inner in handler.body]
-            yield from _top([*statement.body, *handled, *statement.orelse, *statement.finalbody], tests)
+            yield from _top_statements([*statement.body, *handled, *statement.orelse, *statement.finalbody], tests)
         else:
             yield (*tests, statement)
 
@@ -638,7 +638,7 @@ def _first_line(node: Any) -> int:
 # --- names -----------------------------------------------------------------------------------------------------------
 
 
-def _bound(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
+def _bound_names(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
     """Return the names that statements bind in their own scope, and those whose values they modify."""
     bound, changed = set[str](), set[str]()
     waiting: list[Any] = [*nodes]
@@ -650,25 +650,25 @@ def _bound(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
                 bound.add(node.id)
         elif kind in _DEFINITIONS:
             bound.add(node.name)
-            changed |= {name for decorator in node.decorator_list if (name := _registry(decorator))}
+            changed |= {name for decorator in node.decorator_list if (name := _registry_name(decorator))}
         elif kind in _IMPORTS:
             bound |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
         elif kind in _COMPREHENSIONS:
             bound |= {inner.target.id for inner in ast.walk(node) if isinstance(inner, ast.NamedExpr)}
         elif kind is not ast.Lambda:
             if kind in _PLACES and type(node.ctx) is not ast.Load:
-                changed.add(_base(node))
+                changed.add(_base_name(node))
             elif kind is ast.Expr and type(node.value) is ast.Call:
-                changed.add(_base(node.value.func) if type(node.value.func) is ast.Attribute else "")
+                changed.add(_base_name(node.value.func) if type(node.value.func) is ast.Attribute else "")
             elif kind in _PATTERNS:
                 bound.add(node.name or "")
             elif kind is ast.MatchMapping:
                 bound.add(node.rest or "")
-            waiting += _children(node)
+            waiting += _child_nodes(node)
     return bound - {""}, changed - {""}
 
 
-def _children(node: ast.AST) -> list[Any]:
+def _child_nodes(node: ast.AST) -> list[Any]:
     """Return the child nodes that may contain names, three times as fast as `ast.iter_child_nodes`."""
     found: list[Any] = []
     for name in node._fields:
@@ -680,19 +680,19 @@ def _children(node: ast.AST) -> list[Any]:
     return found
 
 
-def _registry(decorator: ast.expr) -> str:
+def _registry_name(decorator: ast.expr) -> str:
     """Return `area` for `@area.register` and `@area.register(Circle)`: the function becomes part of `area`."""
     function = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return _base(function) if isinstance(function, ast.Attribute) and function.attr == "register" else ""
+    return _base_name(function) if isinstance(function, ast.Attribute) and function.attr == "register" else ""
 
 
-def _base(node: ast.expr) -> str:
+def _base_name(node: ast.expr) -> str:
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _used(nodes: Iterable[ast.AST], scope: Mapping[str, Any]) -> tuple[set[str], set[Import]]:
+def _used_names(nodes: Iterable[ast.AST], scope: Mapping[str, Any]) -> tuple[set[str], set[Import]]:
     """Return the names of the module that definitions may refer to, with their attributes, and their own imports."""
     used, imports = set[str](), set[Import]()
     waiting: list[tuple[Any, frozenset[str]]] = [(node, frozenset()) for node in nodes]
@@ -702,7 +702,7 @@ def _used(nodes: Iterable[ast.AST], scope: Mapping[str, Any]) -> tuple[set[str],
         if kind is ast.Name:
             if node.id not in hidden:
                 used.add(node.id)
-        elif kind is ast.Attribute and (dotted := _dotted(node)):
+        elif kind is ast.Attribute and (dotted := _dotted_name(node)):
             if dotted.partition(".")[0] not in hidden:
                 used.add(dotted)
         elif kind in _IMPORTS:
@@ -710,22 +710,22 @@ def _used(nodes: Iterable[ast.AST], scope: Mapping[str, Any]) -> tuple[set[str],
         elif kind is ast.Global:
             used |= {*node.names}
         elif kind in _CALLABLES:
-            waiting += _of_callable(node, hidden, used)
+            waiting += _callable_parts(node, hidden, used)
         elif kind in _COMPREHENSIONS:
-            waiting += _of_comprehension(node, hidden)
+            waiting += _comprehension_parts(node, hidden)
         else:
             if kind is ast.AnnAssign:
-                used |= _quoted(node.annotation)
-            waiting += [(each, hidden) for each in _children(node)]
+                used |= _quoted_names(node.annotation)
+            waiting += [(each, hidden) for each in _child_nodes(node)]
     return used, imports
 
 
-def _of_callable(node: Any, hidden: frozenset[str], used: set[str]) -> Iterator[tuple[ast.AST, frozenset[str]]]:
+def _callable_parts(node: Any, hidden: frozenset[str], used: set[str]) -> Iterator[tuple[ast.AST, frozenset[str]]]:
     """Yield the parts of a function, each with the names that are local in it."""
     body = [node.body] if isinstance(node, ast.Lambda) else node.body
     arguments = [each for each in ast.iter_child_nodes(node.args) if isinstance(each, ast.arg)]
     hidden |= {each.name for each in getattr(node, "type_params", ())}
-    inner = hidden | _bound(body)[0] | {argument.arg for argument in arguments}
+    inner = hidden | _bound_names(body)[0] | {argument.arg for argument in arguments}
     yield from ((each, inner) for each in body)
     outer = [each for each in ast.iter_child_nodes(node.args) if not isinstance(each, ast.arg)]
     outer += [] if isinstance(node, ast.Lambda) else [*node.decorator_list, *getattr(node, "type_params", ())]
@@ -733,19 +733,19 @@ def _of_callable(node: Any, hidden: frozenset[str], used: set[str]) -> Iterator[
     for annotation in (*(argument.annotation for argument in arguments), getattr(node, "returns", None)):
         if annotation is not None:
             yield annotation, hidden
-            used |= _quoted(annotation)
+            used |= _quoted_names(annotation)
 
 
-def _of_comprehension(node: Any, hidden: frozenset[str]) -> Iterator[tuple[ast.AST, frozenset[str]]]:
+def _comprehension_parts(node: Any, hidden: frozenset[str]) -> Iterator[tuple[ast.AST, frozenset[str]]]:
     first = node.generators[0].iter
     yield first, hidden
-    hidden |= _bound([generator.target for generator in node.generators])[0]
+    hidden |= _bound_names([generator.target for generator in node.generators])[0]
     parts = [each for part in node.generators for each in (part.target, part.iter, *part.ifs)]
     parts += [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
     yield from ((part, hidden) for part in parts if part is not first)
 
 
-def _dotted(node: ast.expr) -> str:
+def _dotted_name(node: ast.expr) -> str:
     """Return `a.b.c` for attributes of a name; empty for attributes of another expression."""
     names = ""
     while isinstance(node, ast.Attribute):
@@ -754,7 +754,7 @@ def _dotted(node: ast.expr) -> str:
     return f"{node.id}{names}" if isinstance(node, ast.Name) else ""
 
 
-def _quoted(annotation: ast.expr) -> set[str]:
+def _quoted_names(annotation: ast.expr) -> set[str]:
     """Return the names in the strings of an annotation: `"Config"` refers to the class."""
     texts = [node.value for node in ast.walk(annotation) if isinstance(node, ast.Constant)]
     return {name for text in texts if isinstance(text, str) for name in re.findall(r"\w+", text)}
@@ -763,18 +763,18 @@ def _quoted(annotation: ast.expr) -> set[str]:
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
-def text_of(tree: ast.AST | list[Any]) -> str:
+def write_tree(tree: ast.AST | list[Any]) -> str:
     """Write a tree like `ast.dump`, but the same in every Python version: empty and absent fields are left out."""
     try:
-        return _text(tree)
+        return _write_node(tree)
     except RecursionError:  # an expression of a thousand terms is a tree a thousand levels deep
-        return _text_of_deep(tree)
+        return _write_deep_tree(tree)
 
 
 _WITH_EXCEPTIONS = {*_DEFINITIONS, ast.JoinedStr}
 
 
-def _text(node: Any) -> str:
+def _write_node(node: Any) -> str:
     # Takes half of the time for the fingerprints of a start, so the three most common kinds of nodes come first.
     kind = type(node)
     if (bare := _BARE.get(kind)) is not None:
@@ -782,26 +782,26 @@ def _text(node: Any) -> str:
     if kind is ast.Name:
         return f"Name(id={node.id!a}, ctx={_BARE[type(node.ctx)]})"
     if kind is ast.Constant:
-        return f"Constant(value={_literal(node.value)})"
+        return f"Constant(value={_write_literal(node.value)})"
     if kind is ast.Attribute:
-        return f"Attribute(value={_text(node.value)}, attr={node.attr!a}, ctx={_BARE[type(node.ctx)]})"
+        return f"Attribute(value={_write_node(node.value)}, attr={node.attr!a}, ctx={_BARE[type(node.ctx)]})"
     if kind is list:
-        return f"[{', '.join([_text(each) for each in node])}]"
+        return f"[{', '.join([_write_node(each) for each in node])}]"
     if not isinstance(node, ast.AST):
-        return _literal(node)
+        return _write_literal(node)
     if kind in _WITH_EXCEPTIONS:
-        fields = [f"{name}={_text(value)}" for name, value in _fields(node)]
+        fields = [f"{name}={_write_node(value)}" for name, value in _written_fields(node)]
     else:
         fields = [
-            f"{name}={_text(value)}"
+            f"{name}={_write_node(value)}"
             for name in node._fields
             if (value := getattr(node, name, None)) is not None and value != []
         ]
     return f"{kind.__name__}({', '.join(fields)})"
 
 
-def _text_of_deep(tree: ast.AST | list[Any]) -> str:
-    """Return the same as `_text`, without recursion."""
+def _write_deep_tree(tree: ast.AST | list[Any]) -> str:
+    """Return the same as `_write_node`, without recursion."""
     written: list[str] = []
     waiting: list[Any] = [tree]
     while waiting:
@@ -816,18 +816,18 @@ def _text_of_deep(tree: ast.AST | list[Any]) -> str:
         elif isinstance(node, ast.AST):
             waiting.append((")",))
             written.append(f"{type(node).__name__}(")
-            fields = _fields(node)
+            fields = _written_fields(node)
             for index in range(len(fields) - 1, -1, -1):
                 name, value = fields[index]
                 waiting += [value, (f", {name}=" if index else f"{name}=",)]
         else:
-            written.append(_literal(node))
+            written.append(_write_literal(node))
     return "".join(written)
 
 
-def _fields(node: ast.AST) -> list[tuple[str, Any]]:
+def _written_fields(node: ast.AST) -> list[tuple[str, Any]]:
     if isinstance(node, ast.Constant):
-        return [("value", (_literal(node.value),))]
+        return [("value", (_write_literal(node.value),))]
     kept = [(name, value) for name in node._fields if (value := getattr(node, name, None)) is not None and value != []]
     if isinstance(node, _DEFINITIONS) and ast.get_docstring(node, clean=False):
         kept = [(name, value[1:] or [ast.Pass()] if name == "body" else value) for name, value in kept]
@@ -837,6 +837,6 @@ def _fields(node: ast.AST) -> list[tuple[str, Any]]:
     return kept
 
 
-def _literal(value: object) -> str:
+def _write_literal(value: object) -> str:
     """Write a constant in ASCII, because `repr` depends on the Unicode version, and without the limit on digits."""
     return hex(value) if type(value) is int and abs(value) >= 1 << 64 else ascii(value)

@@ -28,7 +28,7 @@ def canonical(tree: Any) -> bytes:
     Args:
         tree: what `codec.encode` returned.
     """
-    return _canonical_text(_sorted_pairs(tree)).encode()
+    return _canonical_text(_sort_pairs(tree)).encode()
 
 
 def digest(tree: Any) -> str:
@@ -68,7 +68,10 @@ def differences(recorded: Mapping[str, Any], given: Mapping[str, Any], *, most: 
     """
     found: dict[str, tuple[str, str]] = {}
     for name in [name for name in recorded if name in given and (recorded[name] == MARK) != (given[name] == MARK)]:
-        found[name] = _beside_secret(recorded[name]), _beside_secret(given[name])  # the other may be the secret's value
+        found[name] = (
+            _show_beside_secret(recorded[name]),
+            _show_beside_secret(given[name]),
+        )  # the other may be the secret's value
     recorded = {name: tree for name, tree in recorded.items() if name not in found}
     old, new = dict(leaves(recorded)), dict(leaves({name: given[name] for name in given if name not in found}))
     for place in [*old, *(place for place in new if place not in old)]:
@@ -79,15 +82,15 @@ def differences(recorded: Mapping[str, Any], given: Mapping[str, Any], *, most: 
         elif place not in new:
             found[place] = show(old[place]), MISSING
         elif canonical(old[place]) != canonical(new[place]):
-            found[place] = _told_apart(old[place], new[place])
+            found[place] = _show_both(old[place], new[place])
     return found
 
 
-def _beside_secret(leaf: Any) -> str:
+def _show_beside_secret(leaf: Any) -> str:
     return show(leaf) if leaf is None or leaf == MARK else "(a value that is not a secret)"
 
 
-def _told_apart(old: Any, new: Any) -> tuple[str, str]:
+def _show_both(old: Any, new: Any) -> tuple[str, str]:
     """Return the texts of two leaves, with their types if they look the same, like the path and the text `'a.csv'`."""
     texts = show(old), show(new)
     return texts if texts[0] != texts[1] else (f"{_kind(old)} {texts[0]}", f"{_kind(new)} {texts[1]}")
@@ -110,14 +113,14 @@ def _is_tag(tree: Any) -> bool:
     return isinstance(tree, dict) and len(tree) == 1 and next(iter(tree))[:1] == "$"
 
 
-def _sorted_pairs(tree: Any) -> Any:
+def _sort_pairs(tree: Any) -> Any:
     if isinstance(tree, dict):
         if len(tree) == 1 and "$dict" in tree:
-            pairs = _sorted_pairs(tree["$dict"])
+            pairs = _sort_pairs(tree["$dict"])
             if type(pairs) is not list or not all(type(pair) is list and len(pair) == 2 for pair in pairs):
                 return {"$dict": pairs}  # an imported file may hold anything
             return {"$dict": sorted(pairs, key=lambda pair: _canonical_text(pair[0]))}
-        return {key: _sorted_pairs(item) for key, item in tree.items()}
+        return {key: _sort_pairs(item) for key, item in tree.items()}
     if isinstance(tree, list):
-        return [_sorted_pairs(item) for item in tree]
+        return [_sort_pairs(item) for item in tree]
     return tree

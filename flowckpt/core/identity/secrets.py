@@ -103,7 +103,7 @@ class KnownSecrets:
         if patterns.is_escaped_in(text):
             text = patterns.escaped.sub(HIDDEN, text)
         for form in patterns.long:
-            text = without_edges(text, form)
+            text = remove_edges(text, form)
         return text
 
     def tree(self, tree: Any) -> Any:
@@ -197,7 +197,7 @@ def _leaves(value: Any) -> Iterator[tuple[Any, bool]]:
             yield part, is_whole
             continue
         seen.add(id(part))
-        inner = _inside(part)
+        inner = _contents(part)
         if inner is None:  # a Decimal, a UUID, a path, a time
             with contextlib.suppress(Exception):
                 yield str(part), is_whole
@@ -205,7 +205,7 @@ def _leaves(value: Any) -> Iterator[tuple[Any, bool]]:
             waiting += [(each, False) for each in inner]
 
 
-def _inside(value: Any) -> list[Any] | None:
+def _contents(value: Any) -> list[Any] | None:
     if isinstance(value, Mapping):
         return [*value.values()]
     if isinstance(value, list | tuple | set | frozenset):
@@ -265,7 +265,7 @@ class Patterns:
     @cached_property
     def escaped(self) -> re.Pattern[str]:
         """The secrets with any of their characters escaped."""
-        return re.compile("|".join("".join(map(_any_escape, raw)) for raw in self.raw) or r"(?!)")
+        return re.compile("|".join("".join(map(_escape_pattern, raw)) for raw in self.raw) or r"(?!)")
 
     @classmethod
     def of(cls, texts: Iterable[str], numbers: Iterable[float]) -> Patterns:
@@ -289,17 +289,19 @@ class Patterns:
             frozenset(form for form in forms if len(form) >= ANYWHERE),
             tuple(form for form in long if len(form) > _EDGE + 3 and form not in digests),
             tuple(
-                sorted((raw for text in texts for raw in _parts(text) if len(raw) >= ANYWHERE), key=len, reverse=True)
+                sorted(
+                    (raw for text in texts for raw in _lines_of(text) if len(raw) >= ANYWHERE), key=len, reverse=True
+                )
             ),
         )
 
 
-def _parts(text: str) -> set[str]:
+def _lines_of(text: str) -> set[str]:
     lines = [line.strip() for line in text.splitlines()]
     return {text, text.strip(), *(line for line in lines if len(line) >= _IN_OUTPUTS)} - {""}
 
 
-def _any_escape(character: str) -> str:
+def _escape_pattern(character: str) -> str:
     """Return a pattern of a character: plain, percent-escaped once or repeatedly, or in HTML form."""
     data = character.encode("utf-8", "surrogatepass")
     ways = ["".join(f"%(?:25)*(?i:{byte:02x})" for byte in data), rf"&#0*{ord(character)};"]
@@ -311,7 +313,7 @@ def _any_escape(character: str) -> str:
 
 def _forms(text: str) -> Iterator[str]:
     """Yield the forms in which other code may write a text."""
-    parts = _parts(text)
+    parts = _lines_of(text)
     for part in parts:
         data = part.encode("utf-8", "surrogatepass")
         yield part
@@ -355,7 +357,7 @@ def forms_of_bytes(data: bytes) -> Iterator[str]:
                 yield core
 
 
-def without_edges(text: str, form: str) -> str:
+def remove_edges(text: str, form: str) -> str:
     """Remove the start and the end of a long form from a text in which the rest of it was cut off.
 
     Args:
@@ -456,7 +458,7 @@ def refuse_secret_record(data: CheckpointData, results: Sequence[StepResult], se
                 refuse_secrets(tree, secrets, f"{place}: {name}")
 
 
-def hidden_output(output: CommandOutput, secrets: KnownSecrets) -> CommandOutput:
+def redact_output(output: CommandOutput, secrets: KnownSecrets) -> CommandOutput:
     """Return the output of a program with the run's secrets removed."""
     if not secrets.is_any:
         return output

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt.core.records.result import StepError, StepResult, decoded_value
+from flowckpt.core.records.result import StepError, StepResult, decode_held
 from flowckpt.core.system.attrs_base import FieldEquality
 
 if TYPE_CHECKING:
@@ -87,11 +87,11 @@ STATUS_OF_REASON = {
 """The status of a run that a checkpoint implies by its reason."""
 
 
-def _reason(value: Reason | str) -> Reason:
+def _to_reason(value: Reason | str) -> Reason:
     return value if type(value) is Reason else Reason(value)  # Reason(reason) takes 0.4 µs
 
 
-def _status(value: Status | str) -> Status:
+def _to_status(value: Status | str) -> Status:
     return value if type(value) is Status else Status(value)
 
 
@@ -135,18 +135,18 @@ class CheckpointData(FieldEquality):
     saved_at: datetime
     sequence: int = 1
     attempt: int = 1
-    reason: Reason = attrs.field(default=Reason.MANUAL, converter=_reason)
+    reason: Reason = attrs.field(default=Reason.MANUAL, converter=_to_reason)
     status: Status = attrs.field(
         default=attrs.Factory(_status_default, takes_self=True),
-        converter=_status,
+        converter=_to_status,
     )
-    _inputs: Any = attrs.field(factory=dict, eq=decoded_value, alias="inputs")
+    _inputs: Any = attrs.field(factory=dict, eq=decode_held, alias="inputs")
     fingerprint: str = ""
     evidence: tuple[Any, ...] = ()
     in_flight: tuple[str, ...] = ()
-    _snapshot: Any = attrs.field(default=None, eq=decoded_value, alias="snapshot")
+    _snapshot: Any = attrs.field(default=None, eq=decode_held, alias="snapshot")
     metadata: Mapping[str, Any] = attrs.field(factory=dict)
-    _output: Any = attrs.field(default=None, eq=decoded_value, alias="output")
+    _output: Any = attrs.field(default=None, eq=decode_held, alias="output")
     error: StepError | None = None
     schema_version: int = SCHEMA_VERSION
     extra: Mapping[str, Any] = attrs.field(factory=dict)
@@ -176,17 +176,17 @@ class CheckpointData(FieldEquality):
     @property
     def inputs(self) -> Any:
         """The bound inputs by name, decoded afresh at each access where they came from a store."""
-        return decoded_value(self._inputs)
+        return decode_held(self._inputs)
 
     @property
     def snapshot(self) -> Any:
         """The user's own state."""
-        return decoded_value(self._snapshot)
+        return decode_held(self._snapshot)
 
     @property
     def output(self) -> Any:
         """The return value of the workflow."""
-        return decoded_value(self._output)
+        return decode_held(self._output)
 
     def carries_same_objects(self, previous: CheckpointData) -> bool:
         """Return whether both carry the very same objects: a quick check, and nearly always true."""

@@ -59,13 +59,13 @@ def number_of(metadata: Mapping[str, Any]) -> int:
     return int(state["number"]) if state else 1
 
 
-def begun_at(metadata: Mapping[str, Any]) -> str:
+def generation_start(metadata: Mapping[str, Any]) -> str:
     """Return when the current generation of a run started; empty for the first one."""
     state = metadata.get(KEY)
     return str(state["started_at"]) if state else ""
 
 
-def resumed(metadata: Mapping[str, Any], results: int, now: datetime) -> dict[str, Any]:
+def note_resume(metadata: Mapping[str, Any], results: int, now: datetime) -> dict[str, Any]:
     """Return the metadata of a run in a later generation, with a note that it was resumed.
 
     Args:
@@ -74,11 +74,11 @@ def resumed(metadata: Mapping[str, Any], results: int, now: datetime) -> dict[st
         now: the time.
     """
     state = metadata[KEY]
-    noted = _merged_resumes([*state.get("resumed", ()), [state["number"], results, moment_text(now)]])
+    noted = _merge_resumes([*state.get("resumed", ()), [state["number"], results, moment_text(now)]])
     return {**metadata, KEY: {**state, "resumed": noted}}
 
 
-def _resumes_in(results: Iterable[StepResult]) -> list[list[Any]]:
+def _find_resumes(results: Iterable[StepResult]) -> list[list[Any]]:
     """Return when the first generation was resumed, as far as its results show."""
     found: list[list[Any]] = []
     latest = 0
@@ -91,7 +91,7 @@ def _resumes_in(results: Iterable[StepResult]) -> list[list[Any]]:
     return found
 
 
-def _merged_resumes(resumes: list[list[Any]]) -> list[list[Any]]:
+def _merge_resumes(resumes: list[list[Any]]) -> list[list[Any]]:
     """Return notes of resumes, the oldest merged if there are many, as if no result was recorded between them."""
     while len(resumes) > MOST_RESUMES:
         first, second, *others = resumes
@@ -113,7 +113,9 @@ def may_precede(metadata: Mapping[str, Any], earlier: Mapping[str, Any], *, resu
     """
     state, place = metadata[KEY], [number_of(earlier), results]
     listed = {each["number"]: each["started_at"] for each in state["former"]}
-    if begun_at(earlier) and listed.get(number_of(earlier), begun_at(earlier)) != begun_at(earlier):
+    if generation_start(earlier) and listed.get(number_of(earlier), generation_start(earlier)) != generation_start(
+        earlier
+    ):
         return False
     return not any(
         place > [number, count] and saved_at < datetime.fromisoformat(moment)
@@ -167,7 +169,7 @@ def generations_of(
     return [*former_generations(metadata), Generation(number_of(metadata), began, inputs_hash, (first, attempt), steps)]
 
 
-def taken_so_far(metadata: Mapping[str, Any], results: Iterable[StepResult]) -> list[str]:
+def list_taken(metadata: Mapping[str, Any], results: Iterable[StepResult]) -> list[str]:
     """Return the ids of the messages that this generation and earlier ones took, in the order of taking.
 
     Args:
@@ -184,7 +186,7 @@ def reply_to(metadata: Mapping[str, Any], signal_id: str) -> str | None:
     return next((text for each, text in metadata.get(KEY, {}).get("replies", ()) if each == signal_id), None)
 
 
-def _replies(metadata: Mapping[str, Any], replies: Iterable[tuple[str, str]]) -> list[list[str]]:
+def _keep_replies(metadata: Mapping[str, Any], replies: Iterable[tuple[str, str]]) -> list[list[str]]:
     found = [*metadata.get(KEY, {}).get("replies", ()), *map(list, replies)]
     room = _MOST_REPLIES
     kept = 0
@@ -196,7 +198,7 @@ def _replies(metadata: Mapping[str, Any], replies: Iterable[tuple[str, str]]) ->
     return found[len(found) - kept :]
 
 
-def continued(
+def next_metadata(
     metadata: Mapping[str, Any],
     present: Generation,
     *,
@@ -239,10 +241,10 @@ def continued(
         "run_started_at": moment_text(start_of_run(metadata) or present.started_at),
         "former": former if keep is None else former[-keep:],
     }
-    if resumes := _merged_resumes([*metadata[KEY].get("resumed", ())] if KEY in metadata else _resumes_in(results)):
+    if resumes := _merge_resumes([*metadata[KEY].get("resumed", ())] if KEY in metadata else _find_resumes(results)):
         kept[KEY]["resumed"] = resumes
     if taken:
         kept[TAKEN], kept[KEY]["taken"] = sorted(taken), [*taken]
-    if found := _replies(metadata, replies):
+    if found := _keep_replies(metadata, replies):
         kept[KEY]["replies"] = found
     return kept

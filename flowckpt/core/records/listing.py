@@ -241,7 +241,7 @@ class RunInfo(FieldEquality, ShownInNotebook):
 # Filters of runs, by their descriptions.
 
 
-def _statuses(value: Collection[Status | str] | None) -> frozenset[Status] | None:
+def _to_statuses(value: Collection[Status | str] | None) -> frozenset[Status] | None:
     if value is None:
         return None
     try:
@@ -253,11 +253,11 @@ def _statuses(value: Collection[Status | str] | None) -> frozenset[Status] | Non
         ) from None
 
 
-def _tags(value: Iterable[tuple[str, str | None]]) -> tuple[tuple[str, str | None], ...]:
+def _to_tags(value: Iterable[tuple[str, str | None]]) -> tuple[tuple[str, str | None], ...]:
     return tuple(value)
 
 
-def _whole(least: int, example: int) -> Callable[[object, attrs.Attribute[Any], Any], None]:
+def _whole_number_validator(least: int, example: int) -> Callable[[object, attrs.Attribute[Any], Any], None]:
     """Make the validator of a field that is None or a whole number."""
 
     def check(_: object, field: attrs.Attribute[Any], value: Any) -> None:
@@ -298,10 +298,10 @@ class RunFilter(FieldEquality):
             run need not exist any more.
     """
 
-    statuses: frozenset[Status] | None = attrs.field(default=None, converter=_statuses)
+    statuses: frozenset[Status] | None = attrs.field(default=None, converter=_to_statuses)
     workflow: str | None = None
-    tags: tuple[tuple[str, str | None], ...] = attrs.field(default=(), converter=_tags)
-    limit: int | None = attrs.field(default=None, validator=_whole(1, 100))
+    tags: tuple[tuple[str, str | None], ...] = attrs.field(default=(), converter=_to_tags)
+    limit: int | None = attrs.field(default=None, validator=_whole_number_validator(1, 100))
     text: str = ""
     before: tuple[datetime, str] | None = attrs.field(default=None, validator=_check_before)
 
@@ -341,7 +341,7 @@ def _check_verified(_: object, __: object, value: Any) -> None:
         )
 
 
-def _reason(value: Reason | str | None) -> Reason | None:
+def _to_reason(value: Reason | str | None) -> Reason | None:
     if value is None:
         return None
     try:
@@ -364,10 +364,10 @@ class Selection(FieldEquality):
         limit: at most this many, the newest.
     """
 
-    attempt: int | None = attrs.field(default=None, validator=_whole(1, 2))
-    reason: Reason | None = attrs.field(default=None, converter=_reason)
+    attempt: int | None = attrs.field(default=None, validator=_whole_number_validator(1, 2))
+    reason: Reason | None = attrs.field(default=None, converter=_to_reason)
     verified: bool | None = attrs.field(default=None, validator=_check_verified)
-    limit: int | None = attrs.field(default=None, validator=_whole(0, 100))
+    limit: int | None = attrs.field(default=None, validator=_whole_number_validator(0, 100))
 
     def takes(self, reference: CheckpointRef) -> bool:
         """Return whether a checkpoint is selected, regardless of the limit."""

@@ -41,7 +41,7 @@ class LazyValue:
         raise NotImplementedError  # pragma: no cover - abstract
 
 
-def decoded_value(held: Any) -> Any:
+def decode_held(held: Any) -> Any:
     """Return a held value, decoded if it is lazy."""
     return held.value() if isinstance(held, LazyValue) else held
 
@@ -118,7 +118,7 @@ class StepResult(FieldEquality):
     name: str
     step_type: str = "python"
     success: bool = True
-    _output: Any = attrs.field(default=None, eq=decoded_value, alias="output")
+    _output: Any = attrs.field(default=None, eq=decode_held, alias="output")
     duration_ms: float = 0.0
     error: StepError | None = None
     path: str = attrs.field(default=attrs.Factory(lambda self: self.name, takes_self=True))
@@ -147,12 +147,12 @@ class StepResult(FieldEquality):
     @property
     def output(self) -> Any:
         """The output of the step."""
-        return decoded_value(self._output)
+        return decode_held(self._output)
 
 
 _EMPTY: Mapping[str, Any] = {}
 
-for _field in attrs.fields(StepResult):  # attrs leaves no defaults on the class; `result_of` needs them
+for _field in attrs.fields(StepResult):  # attrs leaves no defaults on the class; `run_in_place` needs them
     if _field.default is None or isinstance(_field.default, str | int | float | tuple):
         setattr(StepResult, _field.name, _field.default)
 StepResult.arguments = StepResult.extra = StepResult.figures = StepResult.source = StepResult.published = _EMPTY
@@ -207,7 +207,7 @@ class PartialState(FieldEquality):
         version: its `.version()` tag, or None.
     """
 
-    _state: Any = attrs.field(eq=decoded_value, alias="state")
+    _state: Any = attrs.field(eq=decode_held, alias="state")
     function: str = ""
     fingerprint: str = ""
     arguments: Mapping[str, Any] = attrs.field(factory=dict)
@@ -221,7 +221,7 @@ class PartialState(FieldEquality):
     @property
     def state(self) -> Any:
         """The state that the step saved."""
-        return decoded_value(self._state)
+        return decode_held(self._state)
 
 
 CHAIN_START = bytes(32)

@@ -187,7 +187,7 @@ class StoreStatistics:
         return ClaimStatistics("", *map(sum, zip(*counts, strict=True))) if counts else ClaimStatistics("")
 
 
-def claims_in_order(found: Mapping[str, Mapping[str, int]]) -> tuple[ClaimStatistics, ...]:
+def sort_claims(found: Mapping[str, Mapping[str, int]]) -> tuple[ClaimStatistics, ...]:
     """Return the statistics of claims, the most frequent kind first."""
     made = [
         ClaimStatistics(
@@ -201,19 +201,19 @@ def claims_in_order(found: Mapping[str, Mapping[str, int]]) -> tuple[ClaimStatis
     return tuple(sorted(made, key=lambda each: (-each.total, each.evidence_type)))
 
 
-def failures_in_order(steps: Mapping[str, int], attempts: Mapping[str, int]) -> tuple[FailureStatistics, ...]:
+def sort_failures(steps: Mapping[str, int], attempts: Mapping[str, int]) -> tuple[FailureStatistics, ...]:
     """Return the statistics of failures, the most frequent type of error first."""
     made = [FailureStatistics(kind, steps.get(kind, 0), attempts.get(kind, 0)) for kind in {**steps, **attempts}]
     return tuple(sorted(made, key=lambda each: (-each.steps - each.attempts, each.error_type)))
 
 
-def figures_in_order(recorded: Iterable[Mapping[str, int | float]]) -> tuple[FigureStatistics, ...]:
+def sort_figures(recorded: Iterable[Mapping[str, int | float]]) -> tuple[FigureStatistics, ...]:
     """Return the statistics of recorded figures, by name."""
     found = sorted(figures_by_name(recorded).items())
     return tuple(FigureStatistics(name, len(values), sum_numbers(values), max(values)) for name, values in found)
 
 
-def days_in_order(runs: Mapping[date, int], checkpoints: Mapping[date, tuple[int, int]]) -> tuple[DayStatistics, ...]:
+def sort_days(runs: Mapping[date, int], checkpoints: Mapping[date, tuple[int, int]]) -> tuple[DayStatistics, ...]:
     """Return the statistics of days, the earliest first.
 
     Args:
@@ -346,12 +346,12 @@ class Tally:
             checkpoints=sum(count for count, _ in self._days.values()),
             steps=self._steps,
             size=self._size,
-            days=days_in_order(self._runs_of_days, self._days),
+            days=sort_days(self._runs_of_days, self._days),
             largest_runs=tuple(self._runs),
             largest_checkpoints=tuple(self._checkpoints),
-            claims=claims_in_order(self._claims),
-            failures=failures_in_order(self._failed_steps, self._failed_attempts),
-            figures=figures_in_order(self._figures),
+            claims=sort_claims(self._claims),
+            failures=sort_failures(self._failed_steps, self._failed_attempts),
+            figures=sort_figures(self._figures),
             slowest_steps=tuple(heapq.nsmallest(self._limit, slowest, key=_slowest_first)),
             unreadable=tuple(self._unreadable),
         )

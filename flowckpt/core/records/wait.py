@@ -111,8 +111,8 @@ class Wait(FieldEquality):
         if self.ask is None:
             return []
         if isinstance(self.ask, Mapping):
-            return [f"{name}: {_worded(value)}" for name, value in self.ask.items()]
-        return [_worded(self.ask)]
+            return [f"{name}: {_to_text(value)}" for name, value in self.ask.items()]
+        return [_to_text(self.ask)]
 
     @property
     def is_timed(self) -> bool:
@@ -126,7 +126,7 @@ class Wait(FieldEquality):
     @property
     def said(self) -> str:
         """The wait in words: `waits for the signal 'go' until 2026-01-01 12:00:00 UTC`."""
-        until = "" if self.due_at is None else f" until {shown_moment(self.due_at)}"
+        until = "" if self.due_at is None else f" until {format_moment(self.due_at)}"
         if self.kind is WaitKind.SLEEP:
             return f"sleeps{until}"
         if self.kind is WaitKind.RETRY:
@@ -138,7 +138,7 @@ class Wait(FieldEquality):
         return f"{self.path} {self.said}"
 
 
-def _worded(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -147,7 +147,7 @@ def moment_text(moment: datetime) -> str:
     return f"{moment.astimezone(UTC).isoformat()[:-6]}Z"
 
 
-def shown_moment(moment: datetime) -> str:
+def format_moment(moment: datetime) -> str:
     """Format an aware time for people, in UTC."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 

@@ -31,15 +31,15 @@ from typing import Any, TypeAlias
 import attrs
 
 from flowckpt.core.dsl import NextGeneration, Step, StepBuilder, Workflow, continue_as
-from flowckpt.core.dsl.builder import explained
-from flowckpt.core.dsl.checks import check_depth, created_steps, encode_name, refused_step, unmatched_undo_parameter
+from flowckpt.core.dsl.builder import explain_mistake
+from flowckpt.core.dsl.checks import check_depth, created_steps, encode_name, find_unmatched_undo_parameter, step_error
 from flowckpt.core.dsl.step import PythonAction
 from flowckpt.core.dsl.workflow import RETURN_IT
 from flowckpt.core.records import StepResult
 from flowckpt.core.records.result import UNREAD
 from flowckpt.core.replay.logger import begin_repeating, end_repeating
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_define
-from flowckpt.core.system.declared import shown
+from flowckpt.core.system.declared import short_repr
 from flowckpt.errors import StepDefinitionError, StepFailedError, WorkflowChangedError, WorkflowDefinitionError
 
 # What replay asks of its driver.
@@ -117,14 +117,14 @@ def where_of(generator: Any, *, full: bool = False) -> str:
         generator: the generator; after its end, the result is empty.
         full: whether to include the file's directory.
     """
-    frames = standing_frames(generator)
+    frames = suspended_frames(generator)
     if not frames:
         return ""
     file = frames[-1].f_code.co_filename
     return f"{file if full else _base_name(file)}:{frames[-1].f_lineno}"
 
 
-def standing_frames(generator: Any) -> list[FrameType]:
+def suspended_frames(generator: Any) -> list[FrameType]:
     """Return the frames of a suspended generator, then those of the generators that it delegates to."""
     found = generator
     frames: list[FrameType] = []
@@ -406,7 +406,7 @@ class Replay:
 
     def _command(self, yielded: Any) -> Command:
         if type(yielded) is not Step:
-            raise self._closed(_no_step(yielded, self._workflow_name, self.where()))
+            raise self._closed(_not_a_step_error(yielded, self._workflow_name, self.where()))
         step: Step[Any] = yielded
         action, modifiers = step.action, step.modifiers
         if (created := created_steps()) is not None:
@@ -447,11 +447,11 @@ class Replay:
         """Refuse modifiers that do not fit the action or each other."""
         action, modifiers = step.action, step.modifiers
         if modifiers.adopt is not None and not modifiers.is_at_most_once:
-            raise self._closed(_needless_adopt(step.name, self.where(full=True)))
-        if modifiers.rollback is not None and (unknown := unmatched_undo_parameter(step)):
-            raise self._closed(_no_such_argument(step, unknown, self.where(full=True)))
+            raise self._closed(_adopt_error(step.name, self.where(full=True)))
+        if modifiers.rollback is not None and (unknown := find_unmatched_undo_parameter(step)):
+            raise self._closed(_undo_argument_error(step, unknown, self.where(full=True)))
         if action.refused and (refused := action.refused_modifier(modifiers)):
-            raise self._closed(_no_such_modifier(step, refused, self.where(full=True)))
+            raise self._closed(_modifier_error(step, refused, self.where(full=True)))
 
     def _is_patched(self, name: str) -> bool | None:
         """Return False if the run passed this place before the patch existed; None if a recorded or new result decides.
@@ -514,13 +514,13 @@ class Replay:
     def _finished(self, output: Any) -> Command:
         if self._waiting:
             if self._is_bound:
-                raise self._changed("returns before the record ends", f"return {shown(output, 80)}")
+                raise self._changed("returns before the record ends", f"return {short_repr(output, 80)}")
             self._drop_rest()
         if type(output) is NextGeneration:
             if (created := created_steps()) is not None:
                 created.pop(id(output), None)
             if self.prefix:
-                raise self._closed(_no_generation(self._workflow_name, self.prefix, output.where))
+                raise self._closed(_child_generation_error(self._workflow_name, self.prefix, output.where))
         elif output is continue_as:
             raise self._closed(
                 WorkflowDefinitionError(
@@ -531,13 +531,13 @@ class Replay:
         return Finish(output)
 
     def _raised(self, error: BaseException) -> Command:
-        error = explained(error)
+        error = explain_mistake(error)
         if self._waiting and isinstance(error, Exception):
             if isinstance(error, StepFailedError) and error.path in self._ephemeral:
                 # a new failure, such as a server that is down, does not mean that the workflow changed
                 return Crash(error)
             if self._is_bound:
-                raise self._changed("raises before the record ends", f"raise {_raised_text(error)}") from error
+                raise self._changed("raises before the record ends", f"raise {_error_text(error)}") from error
             self._drop_rest()
         return Crash(error)
 
@@ -571,7 +571,7 @@ class Replay:
 
     def frames(self) -> list[FrameType]:
         """Return the frames of the suspended generator, and of those that it delegates to."""
-        return standing_frames(self._generator)
+        return suspended_frames(self._generator)
 
     def where(self, *, full: bool = False) -> str:
         """Return `file:line` of the `yield` at which the generator is suspended; empty after its end."""
@@ -587,7 +587,7 @@ class Replay:
         return place
 
 
-def _raised_text(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"[:200]
     except Exception:
@@ -613,7 +613,7 @@ def is_another(step: Step[Any], result: StepResult) -> bool:
     )
 
 
-def _no_such_modifier(step: Step[Any], modifier: str, where: str) -> StepDefinitionError:
+def _modifier_error(step: Step[Any], modifier: str, where: str) -> StepDefinitionError:
     action = step.action
     remedy = "Give it to the steps inside it."
     if modifier == "on":
@@ -624,12 +624,12 @@ def _no_such_modifier(step: Step[Any], modifier: str, where: str) -> StepDefinit
             remedy = f"Give the time to wait to the action: .{action.step_type}(…, timeout=60)."
         elif modifier == "evidence":
             remedy = "Bind an approval to claims with .approval(of=[…]), or give the claims to the next step."
-    return refused_step(step.name, f".{modifier}() cannot be used with .{action.step_type}()", remedy, where=where)
+    return step_error(step.name, f".{modifier}() cannot be used with .{action.step_type}()", remedy, where=where)
 
 
-def _no_such_argument(step: Step[Any], parameter: str, where: str) -> StepDefinitionError:
+def _undo_argument_error(step: Step[Any], parameter: str, where: str) -> StepDefinitionError:
     known = ", ".join(map(repr, step.action.parameters)) or "no named arguments"
-    return refused_step(
+    return step_error(
         step.name,
         f"the function of .rollback() has a parameter {parameter!r}, but the step has no such argument",
         f"Its first parameter gets the output, the others get arguments of the step by name; the step has {known}.",
@@ -637,8 +637,8 @@ def _no_such_argument(step: Step[Any], parameter: str, where: str) -> StepDefini
     )
 
 
-def _needless_adopt(name: str, where: str) -> StepDefinitionError:
-    return refused_step(
+def _adopt_error(name: str, where: str) -> StepDefinitionError:
+    return step_error(
         name,
         "it has .adopt(), but no .at_most_once()",
         "Only at-most-once steps are adopted: add .at_most_once(), or remove .adopt().",
@@ -646,7 +646,7 @@ def _needless_adopt(name: str, where: str) -> StepDefinitionError:
     )
 
 
-def _no_generation(workflow_name: str, prefix: str, where: str) -> WorkflowDefinitionError:
+def _child_generation_error(workflow_name: str, prefix: str, where: str) -> WorkflowDefinitionError:
     return WorkflowDefinitionError(
         f"child workflow {workflow_name!r} at {prefix[:-1]!r} returned continue_as(…), but a child has no generations",
         where=where,
@@ -655,7 +655,7 @@ def _no_generation(workflow_name: str, prefix: str, where: str) -> WorkflowDefin
     )
 
 
-def _no_step(yielded: object, workflow_name: str, where: str) -> StepDefinitionError | WorkflowDefinitionError:
+def _not_a_step_error(yielded: object, workflow_name: str, where: str) -> StepDefinitionError | WorkflowDefinitionError:
     if isinstance(yielded, StepBuilder):
         return StepDefinitionError(
             f"workflow {workflow_name!r} yielded step {yielded.name!r}, which has no action",
@@ -673,7 +673,7 @@ def _no_step(yielded: object, workflow_name: str, where: str) -> StepDefinitionE
     elif isinstance(yielded, list | tuple) and any(isinstance(each, Step) for each in yielded):
         remedy = "Yield parallel(*steps) to run them in parallel, or yield each of them in a loop."
     return WorkflowDefinitionError(
-        f"workflow {workflow_name!r} yielded {shown(yielded, 120)} ({type(yielded).__name__}), which is not a step",
+        f"workflow {workflow_name!r} yielded {short_repr(yielded, 120)} ({type(yielded).__name__}), which is not a step",
         where=where,
         remedy=remedy,
     )

@@ -27,11 +27,11 @@ else:
 
     def lazy_define(**how: Any) -> Any:
         """`attrs.define` for a class that is completed at its first use and has no slots."""
-        return functools.partial(_completed_on_use, functools.partial(attrs.define, init=True, slots=False, **how))
+        return functools.partial(_complete_on_use, functools.partial(attrs.define, init=True, slots=False, **how))
 
     def lazy_frozen(**how: Any) -> Any:
         """`attrs.frozen` for a class that is completed at its first use and has no slots."""
-        return functools.partial(_completed_on_use, functools.partial(attrs.frozen, init=True, slots=False, **how))
+        return functools.partial(_complete_on_use, functools.partial(attrs.frozen, init=True, slots=False, **how))
 
 
 _completing = threading.RLock()
@@ -44,7 +44,7 @@ def complete_all() -> None:
         _LATE.pop()()
 
 
-def _completed_on_use(completed: Callable[[type], type], cls: type) -> type:
+def _complete_on_use(completed: Callable[[type], type], cls: type) -> type:
     """Complete a class when its first object is created, or its fields or its signature are read."""
     is_done = False
 
@@ -97,7 +97,7 @@ class FieldEquality:
 
     def __repr__(self) -> str:
         """Return the class and its fields as they would be written."""
-        shown = ", ".join(f"{field.name}={_shown(field, self)}" for field in _fields(self) if field.repr)
+        shown = ", ".join(f"{field.name}={_format_field(field, self)}" for field in _fields(self) if field.repr)
         return f"{self.__class__.__qualname__.rsplit('>.', 1)[-1]}({shown})"
 
 
@@ -125,6 +125,6 @@ def _key(field: Any, value: object) -> Any:
     return found if field.eq_key is None else field.eq_key(found)
 
 
-def _shown(field: Any, value: object) -> str:
+def _format_field(field: Any, value: object) -> str:
     found = getattr(value, field.name)
     return str(field.repr(found)) if callable(field.repr) else repr(found)

@@ -69,7 +69,7 @@ def run_alone(runner: asyncio.Runner, work: Awaitable[T]) -> T:
 async def finish_despite_cancel(work: Awaitable[T], *, is_last: bool = False) -> T:
     """Await something to its end; a cancel meanwhile is delivered at the task's next await.
 
-    For work whose outcome must be known: a save, taking a lease, releasing it. `giving_way` allows a cancel before it
+    For work whose outcome must be known: a save, taking a lease, releasing it. `cancellable_wait` allows a cancel before it
     starts.
 
     Args:
@@ -107,7 +107,7 @@ _giving_way: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()
 
 
 @contextmanager
-def giving_way() -> Iterator[None]:
+def cancellable_wait() -> Iterator[None]:
     """Allow a cancel in this block, even within `finish_despite_cancel`: the work only waits, and has not started."""
     task = asyncio.current_task()
     assert task is not None, "a coroutine runs in a task"
@@ -127,7 +127,7 @@ async def run_blocking(work: Callable[[], T]) -> T:
     """Run `work` in place if that is allowed, otherwise on a worker thread."""
     if may_block():
         return work()
-    return await (on_own_thread(work) if _is_left.get() else workers.run(work))
+    return await (run_on_daemon(work) if _is_left.get() else workers.run(work))
 
 
 # Threads for work that mostly waits for a disk or a server. Measured with 200 runs that each wait for their own sync
@@ -315,7 +315,7 @@ APART = "apart"
 """Marks a call that may take long, so that other runs do not wait for it."""
 
 
-def result_of(work: Waiting[T]) -> T:
+def run_in_place(work: Waiting[T]) -> T:
     """Return the result of a generator that waits in place and therefore never yields."""
     try:
         next(work)
@@ -473,7 +473,7 @@ class SyncGroup:
 _is_left: ContextVar[bool] = ContextVar("flowckpt_is_left", default=False)
 
 
-async def begin(work: Awaitable[T], *, patience: float) -> asyncio.Future[T]:
+async def start_within(work: Awaitable[T], *, patience: float) -> asyncio.Future[T]:
     """Start work, wait up to `patience` seconds, and return its future, done or not.
 
     The process may exit before the work is done, without waiting for its thread.
@@ -494,7 +494,7 @@ async def begin(work: Awaitable[T], *, patience: float) -> asyncio.Future[T]:
     return begun
 
 
-async def on_own_thread(work: Callable[[], T]) -> T:
+async def run_on_daemon(work: Callable[[], T]) -> T:
     """Run `work` on a daemon thread, which a cancel abandons: for a wait that may never end, such as opening a pipe.
 
     A file returned after a cancel is closed.
@@ -545,7 +545,7 @@ def swap_loop(loop: asyncio.AbstractEventLoop | None, task: Any) -> tuple[asynci
 
 
 @contextmanager
-def loop_hidden() -> Iterator[bool]:
+def hidden_loop() -> Iterator[bool]:
     """Hide the loop that runs in this thread, as in a notebook, so that another can run; yield whether one ran."""
     former = swap_loop(None, None)
     try:
@@ -610,7 +610,7 @@ class InSync:
                 self._runner = None
 
     def _waited(self, work: Awaitable[T]) -> T:
-        with self._one_at_a_time, loop_hidden():
+        with self._one_at_a_time, hidden_loop():
             if self._runner is None:
                 self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # a factory ignores loop policies
                 self._runner.get_loop()
@@ -619,7 +619,7 @@ class InSync:
 
 
 def _close(runner: asyncio.Runner) -> None:
-    with loop_hidden():
+    with hidden_loop():
         runner.close()
 
 

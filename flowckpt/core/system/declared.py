@@ -37,7 +37,7 @@ class _Signature:
     """The signature of a class, made on demand because making all of them takes long."""
 
     def __get__(self, error: object, cls: Any) -> Signature:
-        return _declared(cls)[0]
+        return _read_declaration(cls)[0]
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field, derived))
@@ -60,15 +60,17 @@ class Declared:
 
     def __init__(self, *given: Any, **named: Any) -> None:
         cls: Any = type(self)
-        signature, templates = _declared(cls)
+        signature, templates = _read_declaration(cls)
         bound = signature.bind(*given, **named)
         bound.apply_defaults()
         values = vars(self)
         for name, value in bound.arguments.items():
-            values[name] = _copied(value, signature.parameters[name].annotation)
+            values[name] = _copy_value(value, signature.parameters[name].annotation)
         words = {**values, "run": shell_word(values.get("workflow_id", "")), **self._words()}
         for name, template in templates.items():
-            values[name] = values.get(name) or (_filled(template, words) if isinstance(template, str) else template)
+            values[name] = values.get(name) or (
+                _fill_template(template, words) if isinstance(template, str) else template
+            )
         self.args = (values["message"],)
 
     def _words(self) -> Mapping[str, object]:
@@ -104,7 +106,7 @@ class FlowckptError(Declared, Exception):
 
 
 @functools.cache
-def _declared(cls: Any) -> tuple[Signature, dict[str, Any]]:
+def _read_declaration(cls: Any) -> tuple[Signature, dict[str, Any]]:
     """Return the signature of an error, and its templates and constants by field."""
     parameters: dict[str, Parameter] = {}
     templates: dict[str, Any] = {}
@@ -125,16 +127,16 @@ def _declared(cls: Any) -> tuple[Signature, dict[str, Any]]:
     return Signature(sorted(parameters.values(), key=lambda each: each.kind)), templates
 
 
-def _copied(value: Any, annotation: str) -> Any:
+def _copy_value(value: Any, annotation: str) -> Any:
     """Return a copy of a mutable value, so that the caller cannot change it later."""
     if annotation.startswith("Sequence"):
         return tuple(value)
     if annotation.startswith("Mapping"):
-        return {key: _copied(each, annotation.partition(", ")[2]) for key, each in value.items()}
+        return {key: _copy_value(each, annotation.partition(", ")[2]) for key, each in value.items()}
     return value
 
 
-def _filled(template: str, words: Mapping[str, Any]) -> str:
+def _fill_template(template: str, words: Mapping[str, Any]) -> str:
     """Fill a template: sequences of texts are joined, and optional parts with empty fields are dropped."""
     joined = {name: "; ".join(map(str, each)) if isinstance(each, tuple) else each for name, each in words.items()}
     parts = _OPTIONAL_PART.split(template)
@@ -162,7 +164,7 @@ def with_builtin(cls: type, names: tuple[str, ...]) -> type:
     """Return a subclass that also derives from the first built-in exception of `names`; without one, the class."""
     kinds = (getattr(builtins, name, None) for name in names)
     fits: Any = next((kind for kind in kinds if _can_be_base(kind)), Exception)
-    return cls if fits is Exception or cls in _BUILTIN_KINDS else _combined(cls, fits)
+    return cls if fits is Exception or cls in _BUILTIN_KINDS else _combine(cls, fits)
 
 
 def _can_be_base(kind: Any) -> bool:
@@ -170,7 +172,7 @@ def _can_be_base(kind: Any) -> bool:
 
 
 @functools.cache
-def _combined(cls: type, kind: type) -> type:
+def _combine(cls: type, kind: type) -> type:
     # `MemoryError.__new__` refuses subclasses with another base, and adds nothing to `Exception`.
     maker = Exception if kind is MemoryError else kind
     made = type(
@@ -206,7 +208,7 @@ def type_name(cls: type) -> str:
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
-def shown(value: object, most: int = 60) -> str:
+def short_repr(value: object, most: int = 60) -> str:
     """Return the start of a value's `repr` on one line, or its type if its own `__repr__` fails."""
     try:
         return " ".join(repr(value).split())[:most]

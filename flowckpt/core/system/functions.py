@@ -55,10 +55,10 @@ def cached_per_function(compute: Callable[[Key], Value]) -> Callable[[Key], Valu
     """
     known: dict[int, _Entry] = {}
     _CACHES.append(known)
-    return _cached(compute, known)
+    return _cache_by_identity(compute, known)
 
 
-def _cached(compute: Callable[[Key], Value], known: dict[int, _Entry]) -> Callable[[Key], Value]:
+def _cache_by_identity(compute: Callable[[Key], Value], known: dict[int, _Entry]) -> Callable[[Key], Value]:
     def forget(entry: Any) -> None:
         place = entry.place
         if known.get(place) is entry:  # unless it belongs to a new function at the same address
@@ -120,7 +120,7 @@ def per_pair(compute: Callable[[Key, Other], Value]) -> Callable[[Key, Other], V
     @cached_per_function
     def with_first(first: Key) -> Callable[[Other], Value]:
         known: Any = weakref.ref(first)  # a strong reference would keep it alive
-        return _cached(lambda second: compute(known(), second), {})
+        return _cache_by_identity(lambda second: compute(known(), second), {})
 
     return lambda first, second: with_first(first)(second)
 
@@ -158,11 +158,11 @@ def versions_of(modules: Iterable[str]) -> dict[str, str]:
         modules: names of top-level modules.
     """
     wanted = sorted(modules)
-    installed = _installed() if wanted else {}
+    installed = _list_installed() if wanted else {}
     return {name: version for name in wanted if (version := _version(name, installed))}
 
 
-def _installed() -> dict[str, tuple[str, Path]]:
+def _list_installed() -> dict[str, tuple[str, Path]]:
     lists = [_distributions(place) for place in dict.fromkeys(map(os.path.abspath, sys.path))]
     known, merged = _MERGED[0]
     if list(map(id, known)) != list(map(id, lists)):
@@ -189,7 +189,7 @@ def _distributions(place: str) -> list[tuple[str, str, Path]]:
     except OSError:
         return _NOTHING
     parts = [(name, name.removesuffix(".dist-info").rpartition("-")) for name in names]
-    found = [(_normal(package), version, Path(place, name)) for name, (package, _, version) in parts]
+    found = [(_normalize(package), version, Path(place, name)) for name, (package, _, version) in parts]
     if time.time_ns() - changed > 1_000_000_000:  # otherwise a change within the same clock tick would go unnoticed
         _LISTED[place] = changed, found
     return found
@@ -199,7 +199,7 @@ _NOTHING: list[tuple[str, str, Path]] = []
 
 
 def _version(module: str, installed: Mapping[str, tuple[str, Path]]) -> str:
-    known = installed.get(_normal(module))
+    known = installed.get(_normalize(module))
     if known is not None:
         return known[0]
     for version, entry in installed.values():  # `yaml` belongs to PyYAML, `sklearn` to scikit-learn
@@ -212,7 +212,7 @@ def _version(module: str, installed: Mapping[str, tuple[str, Path]]) -> str:
     return ""
 
 
-def _normal(name: str) -> str:
+def _normalize(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

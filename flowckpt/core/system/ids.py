@@ -44,7 +44,7 @@ def why_invalid_run_id(value: object) -> str:
 # The default sources of random numbers and UUIDs. Their modules are imported on first use: that saves a resume 2 ms.
 
 
-def checked_new_id(workflow_id: object) -> str:
+def check_new_id(workflow_id: object) -> str:
     """Return the id of a new run if it is valid.
 
     Raises:

@@ -21,7 +21,7 @@ _MANY = 5_000
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def paused_collector() -> Iterator[None]:
     """Disable the garbage collector while many lasting objects are created, then move them to the oldest generation.
 
     Otherwise it would traverse all of them repeatedly, and once more when it is enabled again.
@@ -40,12 +40,12 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def loaded(module: str) -> ModuleType:
+def load_module(module: str) -> ModuleType:
     """Import a module of this package."""
     found = sys.modules.get(module)
     if found is not None:
         return importlib.import_module(module)  # waits if another thread is importing it
-    with uncollected():
+    with paused_collector():
         return importlib.import_module(module)
 
 
@@ -60,7 +60,7 @@ class LazyModule:
     def __getattr__(self, attribute: str) -> Any:
         module = self._module
         if module is None or sys.modules.get(self._name) is not module:  # 0.1 µs, and import_module takes 0.7
-            module = self._module = loaded(self._name)
+            module = self._module = load_module(self._name)
         return getattr(module, attribute)
 
 
@@ -77,7 +77,7 @@ def lazy_modules(package: str, *names: str) -> Callable[[str], Any]:
     def get(name: str) -> Any:
         if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return loaded(f"{package}.{name}")  # also sets the attribute of the package
+        return load_module(f"{package}.{name}")  # also sets the attribute of the package
 
     return get
 
@@ -100,7 +100,7 @@ def lazy_exports(
     def get(name: str) -> Any:
         if name not in places:
             return module_of(name)
-        found = scope[name] = getattr(loaded(places[name]), name)
+        found = scope[name] = getattr(load_module(places[name]), name)
         return found
 
     def names_of() -> list[str]:

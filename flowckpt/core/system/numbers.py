@@ -24,7 +24,7 @@ def is_finite_number(value: object) -> TypeGuard[int | float]:
 # Numbers with their nouns, for people: `1 step`, `2 steps`.
 
 
-def counted(number: int, noun: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """Return a number with its noun in the singular or plural.
 
     Args:
@@ -34,15 +34,13 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def listed(names: Sequence[str], most: int) -> str:
+def join_names(names: Sequence[str], most: int) -> str:
     """Return the first names and the number of others: `a, b and 3 more`."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
-def checked_number(
-    value: object, setting: str, remedy: str, *, least: int = 1, is_optional: bool = False
-) -> int | None:
+def check_number(value: object, setting: str, remedy: str, *, least: int = 1, is_optional: bool = False) -> int | None:
     """Return a whole number if it is valid.
 
     Args:

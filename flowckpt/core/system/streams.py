@@ -18,7 +18,7 @@ from pathlib import Path
 
 import aiofiles
 
-from flowckpt.core.system.blocking import on_own_thread
+from flowckpt.core.system.blocking import run_on_daemon
 from flowckpt.core.system.filesystem import sync_directory
 
 CHUNK = 1 << 20
@@ -43,7 +43,7 @@ async def read_pipe(file: int, *, size: int = CHUNK) -> AsyncGenerator[bytes]:
 
     Waiting does not block the event loop, and a cancel (Ctrl-C) ends it at once.
     """
-    while chunk := await on_own_thread(functools.partial(os.read, file, size)):
+    while chunk := await run_on_daemon(functools.partial(os.read, file, size)):
         yield chunk
 
 
@@ -61,7 +61,7 @@ async def write_whole(file: Path, parts: Iterable[bytes], *, is_compressed: bool
     Raises:
         OSError: the file cannot be written; an existing file is unchanged.
     """
-    chunks = _in_chunks(_gzipped(parts) if is_compressed else parts)
+    chunks = _in_chunks(_gzip(parts) if is_compressed else parts)
     if _is_device_or_pipe(file):
         async with aiofiles.open(file, "wb") as stream:
             while chunk := await asyncio.to_thread(next, chunks, b""):
@@ -101,7 +101,7 @@ def _in_chunks(parts: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(held)
 
 
-def _gzipped(parts: Iterable[bytes]) -> Iterator[bytes]:
+def _gzip(parts: Iterable[bytes]) -> Iterator[bytes]:
     packer = zlib.compressobj(level=6, wbits=_GZIP_WBITS)  # its header contains neither a name nor a time
     for part in parts:
         yield packer.compress(part)

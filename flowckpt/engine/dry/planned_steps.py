@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core.dsl import Step, Workflow
-from flowckpt.core.dsl.modifiers import declared_files
+from flowckpt.core.dsl.modifiers import list_declared_files
 from flowckpt.core.identity.call import identify
 from flowckpt.core.records import Status, StepResult
 from flowckpt.core.records.wait import Signal, Wait, wait_in
@@ -337,7 +337,7 @@ class PlannedSteps(DryResponder):
             claimed = (
                 claim.expected["path"] for claim in claims if isinstance(claim, Evidence) and "path" in claim.expected
             )
-            files = (*declared_files(step, WRITES), *claimed)
+            files = (*list_declared_files(step, WRITES), *claimed)
             self.again.rewritten.update(dict.fromkeys(map(os.path.normpath, files)))
 
     async def _judge_started(self, step: Step[Any], path: str, *, has_failed: bool) -> tuple[Reason, ...]:

@@ -24,7 +24,7 @@ from flowckpt.core.records import CheckpointData, Status, StepResult
 from flowckpt.core.records.listing import IMPORTED, refuse_task
 from flowckpt.core.replay import Answer, Command, Crash, Enter, Execute, Replay, Restore, drive
 from flowckpt.core.system.attrs_base import NOTEBOOK_PAGES
-from flowckpt.core.system.blocking import loop_hidden, run_alone
+from flowckpt.core.system.blocking import hidden_loop, run_alone
 from flowckpt.engine.dry.recorded_drive import DryResponder
 from flowckpt.engine.rules.paths import ROLLBACK
 from flowckpt.engine.values.failures import read_answer
@@ -169,7 +169,7 @@ class RunHistory:
             return None
         pages: Any = importlib.import_module(NOTEBOOK_PAGES)
         reading = pages.read_report(self.store, self.workflow_id)
-        with loop_hidden(), asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        with hidden_loop(), asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             html: str = pages.html_fragment(run_alone(runner, reading))
         return html
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flowckpt.core.codec.blob import held_value
+from flowckpt.core.codec.blob import pack_value
 from flowckpt.core.codec.tags import encode
 from flowckpt.core.records import PartialState
 from flowckpt.core.system.clock import Clock
@@ -215,7 +215,7 @@ def capture(base: str, paths: Iterable[str | os.PathLike[str]]) -> Files:
     found: dict[str, Any] = {}
     for path in paths:
         _capture_entry(Path(base), _relative_name(base, path), found)
-    return {name: PartialState(held_value(encode(entry, "files"))) for name, entry in found.items()}
+    return {name: PartialState(pack_value(encode(entry, "files"))) for name, entry in found.items()}
 
 
 def _relative_name(base: str, path: object) -> str:

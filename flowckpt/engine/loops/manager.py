@@ -17,10 +17,10 @@ from flowckpt.core.codec.tags import encode
 from flowckpt.core.dsl.command import command_action
 from flowckpt.core.records import Reason
 from flowckpt.core.records.outputs import CommandOutput
-from flowckpt.core.records.result import decoded_value
+from flowckpt.core.records.result import decode_held
 from flowckpt.core.system.blocking import finish_despite_cancel, run_blocking
 from flowckpt.core.system.clock import Clock, SystemClock
-from flowckpt.core.system.numbers import checked_number, counted, is_finite_number
+from flowckpt.core.system.numbers import check_number, is_finite_number, pluralize
 from flowckpt.core.system.secret import Secret
 from flowckpt.engine.loops.claims import Files, TaskClaims, capture, find_roots, restore_files
 from flowckpt.engine.loops.task import OwnedTask, Tasks, begin, commit, encode_state, find_begun
@@ -113,7 +113,7 @@ class CheckpointManager:
             raise SettingError(message, setting="base_path", remedy="Give only one of the two.")
         self.store: StoreBase = FileCheckpointStore() if store is None else adapt(store, "store")
         remedy = "Give 1 or more: the newest checkpoint is never removed."
-        self._most = checked_number(max_per_task, "max_per_task", remedy, is_optional=True)
+        self._most = check_number(max_per_task, "max_per_task", remedy, is_optional=True)
         if self._most is not None:
             refuse_undeletable(self.store, "max_per_task")
         check_ports(verifier, clock)
@@ -238,7 +238,7 @@ class CheckpointManager:
             if len(self._exit_codes) == 1:
                 return next(iter(self._exit_codes))
             raise SettingError(
-                f"a command belongs to a begun step, and this manager has begun {counted(len(self._exit_codes), 'step')}",
+                f"a command belongs to a begun step, and this manager has begun {pluralize(len(self._exit_codes), 'step')}",
                 setting="step_id",
                 remedy="Pass step_id=…, the id that begin_step returned.",
             )
@@ -484,7 +484,7 @@ class CheckpointManager:
             if index >= len(log.committed) or log.committed[index] != step or not log.is_live(index):
                 raise CheckpointNotFoundError(step.task_id, step.id)
             data = await self.store.load(step.task_id, local_part(step.id, step.task_id))
-            snapshot = decoded_value(migrate_state(data.held_snapshot, step.snapshot_version, self._migrations))
+            snapshot = decode_held(migrate_state(data.held_snapshot, step.snapshot_version, self._migrations))
             async with self._restore_files(log, data.partial):
                 await self._claims.refuse_stale(log, index)
                 await task.save(Reason.MANUAL, "@rollback", begun=(), metadata=log.metadata(head=index))
@@ -598,7 +598,7 @@ class CheckpointManager:
             SettingError: the limit is negative or not a whole number.
         """
         log = await self._tasks.load_log(task_id)
-        most = checked_number(limit, "limit", "Write limit=100.", least=0)
+        most = check_number(limit, "limit", "Write limit=100.", least=0)
         steps = [] if log is None else [step for step in log.live_steps() if verified in (None, step.verified)]
         wanted = [step for step in steps if checkpoint_type in (None, step.checkpoint_type)][:most]
         return await self._add_verifications(task_id, wanted)

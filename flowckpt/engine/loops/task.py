@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from flowckpt.core.codec.blob import held_value
+from flowckpt.core.codec.blob import pack_value
 from flowckpt.core.codec.results import append_result, as_view
 from flowckpt.core.codec.tags import encode
 from flowckpt.core.records import CheckpointData, History, LazyValue, Reason, StepResult
@@ -293,7 +293,7 @@ def encode_state(snapshot: Any) -> LazyValue:
     Raises:
         EncodingError: it cannot be recorded.
     """
-    return held_value(encode(snapshot, "snapshot"))
+    return pack_value(encode(snapshot, "snapshot"))
 
 
 def find_begun(log: TaskLog, step_id: str, local_id: str) -> StartedStep:

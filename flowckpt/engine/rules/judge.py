@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from flowckpt.core.codec.results import arguments_form, origin_fields
+from flowckpt.core.codec.results import arguments_format, origin_fields
 from flowckpt.core.dsl import Step
-from flowckpt.core.dsl.modifiers import declared_files
+from flowckpt.core.dsl.modifiers import list_declared_files
 from flowckpt.core.dsl.step import Action, PythonAction
 from flowckpt.core.identity.call import (
     NONE,
@@ -24,11 +24,11 @@ from flowckpt.core.identity.call import (
     CallIdentity,
     FunctionInfo,
     argument_differences,
+    digest_arguments,
+    digest_positional,
+    format_arguments,
     function_info,
     identify,
-    recorded_arguments,
-    recorded_positional,
-    shown_arguments,
 )
 from flowckpt.core.identity.fingerprint import code_of
 from flowckpt.core.identity.secrets import KnownSecrets
@@ -88,14 +88,14 @@ def find_plain_match(step: Step[Any], result: StepResult, secrets: KnownSecrets 
     ):
         return None
     if action.kwargs:
-        now = recorded_arguments(action.function, args, action.kwargs, secrets)
+        now = digest_arguments(action.function, args, action.kwargs, secrets)
         return info if repr(now) == repr(recorded) else None
     if not len(args) == len(recorded) <= len(names):
         return None
     for name, value in zip(names, args, strict=False):
         then = recorded.get(name)
         if type(value) is not int or type(then) is not int or value != then:  # 0.7 µs of numbers, and 2 of others
-            return info if repr(recorded_positional(names, args, secrets)) == repr(recorded) else None
+            return info if repr(digest_positional(names, args, secrets)) == repr(recorded) else None
     return info
 
 
@@ -109,7 +109,7 @@ def plain_call(action: PythonAction, origin: bytes) -> PlainCall:
     function, count, info, form = action.function, len(action.args), function_info(action), b""
     if info is not None:
         made = origin_fields(origin)
-        form = arguments_form(info.parameters[:count])
+        form = arguments_format(info.parameters[:count])
         if (made["function"], made["fingerprint"]) != (info.name, info.fingerprint) or count > len(info.parameters):
             info = None
     return function, count, form, info
@@ -143,7 +143,7 @@ def _compare_calls(
         reasons.append(Reason(ReasonKind.CODE, f"{named}(), or code of the project that it uses, was edited{where}"))
     shown: dict[str, str] = {}
     if type(action) is PythonAction:
-        shown = shown_arguments(action.function, action.args, action.kwargs, secrets)
+        shown = format_arguments(action.function, action.args, action.kwargs, secrets)
     moved = argument_differences(result.arguments, call.arguments, shown)
     reasons += [Reason(ReasonKind.ARGUMENTS, line) for line in moved]
     return reasons
@@ -374,7 +374,7 @@ _FILE_KINDS = {"reads": ReasonKind.READS, "writes": ReasonKind.EVIDENCE}
 def _list_declared(step: Step[Any]) -> list[tuple[str, str]] | None:
     """Return the files of a step as it is yielded now; None if the step's own functions fail."""
     try:
-        return [(role, path) for role in _FILE_KINDS for path in declared_files(step, role)]
+        return [(role, path) for role in _FILE_KINDS for path in list_declared_files(step, role)]
     except Exception:  # it fails again when the step runs, and is reported there
         return None
 

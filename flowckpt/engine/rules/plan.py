@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from flowckpt.core.identity.secrets import KnownSecrets
-from flowckpt.core.records.wait import Signal, Wait, WaitKind, shown_moment
+from flowckpt.core.records.wait import Signal, Wait, WaitKind, format_moment
 from flowckpt.core.system.attrs_base import ShownInNotebook
 from flowckpt.engine.rules.paths import HandledFailure
 from flowckpt.engine.rules.reasons import Reason, ReasonKind
@@ -202,12 +202,12 @@ def wait_reason(wait: Wait, message: Signal | None, moved: Sequence[str] = ()) -
         message: the message that ends it, if one was sent.
         moved: how the facts to approve have changed, claim by claim; empty if they are unchanged.
     """
-    found = f"it {wait.said} since {shown_moment(wait.since)}"
+    found = f"it {wait.said} since {format_moment(wait.since)}"
     is_rejected = message is not None and wait.kind is WaitKind.APPROVAL and not message.data.get("approved")
     if message is not None:
         by = f" by {message.by}" if message.by else ""
         what = "sent" if wait.kind is not WaitKind.APPROVAL else "rejected" if is_rejected else "approved"
-        found += f"; it was {what}{by} at {shown_moment(message.sent_at)}"
+        found += f"; it was {what}{by} at {format_moment(message.sent_at)}"
     if moved and not is_rejected:
         found += f"; what is to be approved has changed since ({'; '.join(moved)}): the resume asks again"
     elif message is not None:

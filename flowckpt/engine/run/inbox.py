@@ -17,7 +17,7 @@ import attrs
 
 from flowckpt.core.records import CheckpointData, History
 from flowckpt.core.records.wait import Signal, Wait, WaitKind, birth_of, sent_to
-from flowckpt.core.system.blocking import begin
+from flowckpt.core.system.blocking import start_within
 from flowckpt.core.system.clock import Clock
 from flowckpt.engine.values.waits import Waits
 from flowckpt.errors import CheckpointStorageError, FlowckptError, SettingError
@@ -226,7 +226,7 @@ class Requests:
         if self.interrupts.pending_signal:
             return ()
         if self._looking is None:
-            self._looking = await begin(self.store.signals(self.workflow_id), patience=_MOMENT)
+            self._looking = await start_within(self.store.signals(self.workflow_id), patience=_MOMENT)
         else:
             await asyncio.sleep(0)
         if not self._looking.done():

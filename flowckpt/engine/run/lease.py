@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import attrs
 
 from flowckpt.core.records import CheckpointData
-from flowckpt.core.system.blocking import begin, finish_despite_cancel
+from flowckpt.core.system.blocking import finish_despite_cancel, start_within
 from flowckpt.core.system.clock import Clock
 from flowckpt.errors import CheckpointNotFoundError, CheckpointStorageError, FencedError
 from flowckpt.execution.interrupts import Interrupts
@@ -84,7 +84,7 @@ async def give_back(store: StoreBase, lease: Lease, *, is_away: bool = False) ->
         if not is_away:
             await release_lease(store, lease)
             return
-        giving = await begin(release_lease(store, lease), patience=_MOMENT)
+        giving = await start_within(release_lease(store, lease), patience=_MOMENT)
         if giving.done():
             giving.result()
             return

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 
 from flowckpt.core import codec
-from flowckpt.core.codec.blob import held_value, plain_tree
+from flowckpt.core.codec.blob import pack_value, plain_tree
 from flowckpt.core.codec.results import encode_time
 from flowckpt.core.dsl.checks import check_published_name
 from flowckpt.core.identity.secrets import refuse_secrets
@@ -522,7 +522,7 @@ class PartialSaves:
         assert current._call is not None
         identity = current._call.identity
         return PartialState(
-            held_value(tree),
+            pack_value(tree),
             identity.function,
             identity.fingerprint,
             identity.arguments,

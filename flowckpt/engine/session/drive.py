@@ -16,7 +16,7 @@ import attrs
 from flowckpt.core import codec
 from flowckpt.core.codec.blob import Recorded, plain_tree
 from flowckpt.core.dsl import NextGeneration, Workflow
-from flowckpt.core.dsl.checks import CREATED, Noted, unyielded
+from flowckpt.core.dsl.checks import CREATED, Noted, unyielded_warnings
 from flowckpt.core.identity.secrets import KnownSecrets, refuse_secrets
 from flowckpt.core.records import CheckpointData, Reason, Status, StepError
 from flowckpt.core.records.result import sum_figures
@@ -326,7 +326,7 @@ class Drive:
             CREATED.reset(noting)
             set_call(outer)
         if created and self.undoing is None and (ending is None or isinstance(ending, Exception)):
-            for warning in unyielded(created, ending=ending):
+            for warning in unyielded_warnings(created, ending=ending):
                 _log.warning("run %s: %s", run.workflow_id, warning)
         try:
             ending = await self._end(output, ending, started_ns)

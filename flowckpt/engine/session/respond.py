@@ -12,8 +12,8 @@ import attrs
 
 from flowckpt.core import codec
 from flowckpt.core.codec import fitting
-from flowckpt.core.codec.fitting import annotation_of
-from flowckpt.core.identity.call import recorded_arguments
+from flowckpt.core.codec.fitting import parse_description
+from flowckpt.core.identity.call import digest_arguments
 from flowckpt.core.records import CheckpointData, Status, generation
 from flowckpt.core.records.listing import MANAGED, RunInfo
 from flowckpt.core.records.wait import TAKEN, Signal, Wait, WaitKind, birth_of, open_waits, sent_to
@@ -263,7 +263,7 @@ def _refuse_misfit(info: RunInfo, name: str, tree: Any, before: Sequence[Signal]
     if not asked or any(each.ends(wait) for each in before for wait in asked):
         return  # for a later wait, whose type is not known yet
     plain = codec.decode(tree, place="data")
-    found = [fitting.misfit(plain, annotation_of(wait.data_type), "its data") for wait in asked]
+    found = [fitting.find_misfit(plain, parse_description(wait.data_type), "its data") for wait in asked]
     if all(found):
         detail = f"{asked[0].path!r} waits for it, and {found[0]}"
         raise SignalRefusedError(info.workflow_id, name, detail=detail, remedy="Nothing was sent: send what fits.")
@@ -274,7 +274,7 @@ async def _warn_of_name(store: StoreBase, info: RunInfo, name: str) -> None:
     asked = sorted({wait.name for wait in info.waits if wait.kind is WaitKind.SIGNAL})
     if not asked or name in asked:
         return
-    digest = recorded_arguments(_asked_signal, (), {"signal": name})["signal"]
+    digest = digest_arguments(_asked_signal, (), {"signal": name})["signal"]
     latest = await store.load_latest(info.workflow_id)
     results = () if latest is None else latest.step_results
     if not any(each.step_type == "wait" and each.arguments.get("signal") == digest for each in results):

@@ -436,7 +436,7 @@ class Session:
         token = "" if self._lease is None else self._lease.token
         lease = self._lease = await finish_despite_cancel(store.begin_generation(workflow_id, token=token))
         stop_when_lost(store, workflow_id, self.interrupts, continue_on_save_error=self.continue_on_save_error)
-        metadata = generation.continued(
+        metadata = generation.next_metadata(
             saves.metadata,
             attrs.evolve(listed[-1], ended_at=now),
             attempt=lease.attempt,
@@ -459,7 +459,7 @@ class Session:
 
     async def _list_taken_messages(self, metadata: Mapping[str, Any], results: Sequence[StepResult]) -> list[str]:
         """Return the ids of messages that no later generation may consume, and that may still be in the store."""
-        taken = generation.taken_so_far(metadata, results)
+        taken = generation.list_taken(metadata, results)
         own = {each.signal for each in results if each.signal}
         old = [each for each in taken if each not in own][: -generation.MOST_TAKEN]
         if old and self._ports.store.has(Ability.SIGNALS):
@@ -536,7 +536,7 @@ class Session:
         if latest.status is Status.CANCELLED or latest.reason is Reason.MANUAL:
             metadata[ENDED] = {"attempt": latest.attempt, "at": encode_time(latest.saved_at)}
         if generation.KEY in metadata:
-            metadata = generation.resumed(metadata, len(latest.step_results), self._ports.world.clock.now())
+            metadata = generation.note_resume(metadata, len(latest.step_results), self._ports.world.clock.now())
         return metadata
 
     def _start_undoing(

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt.core.codec.results import arguments_text, take_output, take_plainly
+from flowckpt.core.codec.results import encode_arguments, take_output, take_plain_output
 from flowckpt.core.codec.types import from_plain
 from flowckpt.core.dsl import Step
 from flowckpt.core.dsl.step import PythonAction
-from flowckpt.core.identity.call import CallIdentity, argument_values, identify, recorded_arguments, recorded_positional
+from flowckpt.core.identity.call import CallIdentity, argument_values, digest_arguments, digest_positional, identify
 from flowckpt.core.identity.secrets import refuse_secret_names
 from flowckpt.core.records import CheckpointData, StepError, StepResult
 from flowckpt.core.records.result import UNREAD
@@ -215,7 +215,7 @@ def make_glance(run: RunContext) -> Glance | None:
             info = find_plain_match(step, result, secrets)
             if info is None:
                 return UNSURE
-            value = take_plainly(result)
+            value = take_plain_output(result)
         else:
             function, args = action.function, action.args
             call = calls.get(origin)
@@ -225,11 +225,11 @@ def make_glance(run: RunContext) -> Glance | None:
             if info is None or secrets.is_any or step.modifiers.version is not None:
                 return UNSURE
             if action.kwargs:
-                now = arguments_text(recorded_arguments(function, args, action.kwargs, secrets))
+                now = encode_arguments(digest_arguments(function, args, action.kwargs, secrets))
             else:
                 for each in args:
                     if type(each) is not int:
-                        now = arguments_text(recorded_positional(info.parameters, args, secrets))
+                        now = encode_arguments(digest_positional(info.parameters, args, secrets))
                         break
                 else:
                     try:

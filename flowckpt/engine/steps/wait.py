@@ -23,7 +23,7 @@ import attrs
 
 from flowckpt.core import codec
 from flowckpt.core.codec import fitting
-from flowckpt.core.codec.fitting import described
+from flowckpt.core.codec.fitting import describe_type
 from flowckpt.core.dsl import Step
 from flowckpt.core.dsl.waits import ApprovalAction, SleepAction, WaitAction
 from flowckpt.core.identity.call import CallIdentity, identify
@@ -98,7 +98,7 @@ class _Waiting:
         action, path = self.action, self.command.path
         known = self.context.waits.get(path)
         arguments = identify(action, self.context.secrets).arguments
-        data_type = described(action.output_type) if isinstance(action, WaitAction) else None
+        data_type = describe_type(action.output_type) if isinstance(action, WaitAction) else None
         if known is not None and known.kind is action.kind and repr(dict(known.arguments)) == repr(arguments):
             self._wait = known if known.data_type == data_type else attrs.evolve(known, data_type=data_type)
             self._is_asked_before = bool(known.claims)
@@ -180,7 +180,7 @@ class _Waiting:
         """Use a signal; if its data do not fit the type, set it aside, and the step waits for another one."""
         annotation, place = self.action.output_type, f"data of signal {signal.name!r}"
         try:
-            value = fitting.fitted(signal.data, annotation, place=place)
+            value = fitting.fit_value(signal.data, annotation, place=place)
         except Exception as error:  # a user's type may raise anything
             await self._set_aside(signal, error.message if isinstance(error, FlowckptError) else str(error))
         else:

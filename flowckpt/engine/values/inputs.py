@@ -10,14 +10,14 @@ import attrs
 
 from flowckpt.core import codec
 from flowckpt.core.codec import tags
-from flowckpt.core.codec.annotations import fits, unstorable
+from flowckpt.core.codec.annotations import find_unstorable, fits
 from flowckpt.core.codec.blob import Recorded, plain_tree
 from flowckpt.core.dsl import NextGeneration, Workflow
 from flowckpt.core.identity import inputs_hash
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
-from flowckpt.core.system.declared import shown, type_name
+from flowckpt.core.system.declared import short_repr, type_name
 from flowckpt.core.system.secret import MARK, Secret, absent_secret, is_optional
 from flowckpt.errors import EncodingError, InputError, InputMismatchError, SecretMissingError, WorkflowDefinitionError
 
@@ -154,7 +154,7 @@ def refuse_unfit(workflow: Workflow[Any, Any], name: str, value: Any) -> None:
         return  # accept the common `limit: int = None`
     wanted = annotation.__qualname__ if isinstance(annotation, type) else str(annotation)
     raise InputError(
-        f"the input {name!r} of workflow {workflow.name!r} must be of type {wanted}, got {shown(value)} "
+        f"the input {name!r} of workflow {workflow.name!r} must be of type {wanted}, got {short_repr(value)} "
         f"({type_name(type(value))})",
         parameter=name,
         remedy=f"Pass a value of that type, or change the annotation of {name!r}.",
@@ -171,7 +171,7 @@ def refuse_output(workflow: Workflow[Any, Any], place: str = "") -> None:
     Raises:
         EncodingError: a value of its output type cannot be stored.
     """
-    cls = unstorable(workflow.claimed_output)
+    cls = find_unstorable(workflow.claimed_output)
     if cls is None:
         return
     place = f"{place}: output" if place else "the workflow's output"

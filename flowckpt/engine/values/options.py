@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import attrs
 
 from flowckpt import maintenance
-from flowckpt.core.dsl.modifiers import in_seconds
+from flowckpt.core.dsl.modifiers import to_seconds
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.engine.rules import reasons as policies
@@ -435,7 +435,7 @@ class TimeTrigger(FieldEquality):
         seconds: the time, above 0: seconds or a timedelta; three minutes by default.
     """
 
-    seconds: float = attrs.field(default=180.0, converter=in_seconds, validator=_check_seconds)
+    seconds: float = attrs.field(default=180.0, converter=to_seconds, validator=_check_seconds)
 
     def should_checkpoint(self, progress: Progress) -> bool:
         """Return whether enough time has passed since the last checkpoint."""

@@ -48,10 +48,10 @@ def check_for(kind: str, own: Mapping[str, Check] | None = None) -> Check:
         return _MADE.setdefault(kind, own_check)
     if own and kind in own:
         return own[kind]
-    return _plugin(kind)
+    return _load_plugin(kind)
 
 
-def _plugin(kind: str) -> Check:
+def _load_plugin(kind: str) -> Check:
     for entry_point in external.metadata.entry_points(group=ENTRY_POINTS, name=kind):
         try:
             found = entry_point.load()

@@ -68,7 +68,7 @@ class Limits:
     retry_seconds: float = 600.0
 
 
-def _header_text(headers: Mapping[str, str]) -> str:
+def _hide_headers(headers: Mapping[str, str]) -> str:
     return repr(dict.fromkeys(headers, HIDDEN))
 
 
@@ -86,7 +86,7 @@ class AllowedHost:
 
     host: str
     port: int
-    headers: Mapping[str, str] = attrs.field(factory=dict, repr=_header_text)
+    headers: Mapping[str, str] = attrs.field(factory=dict, repr=_hide_headers)
     ca_file: str | None = None
 
     @classmethod
@@ -174,17 +174,17 @@ VERIFIED_BY_STAT = Outcome(VerdictStatus.VERIFIED, method="stat")
 VERIFIED_BY_HASH = Outcome(VerdictStatus.VERIFIED, method="hash")
 
 
-def failed(error: str, *details: str, method: str = "") -> Outcome:
+def failed_outcome(error: str, *details: str, method: str = "") -> Outcome:
     """Return the outcome of a claim that does not hold."""
     return Outcome(VerdictStatus.FAILED, error, details, method)
 
 
-def denied(claim: Evidence, detail: str) -> EvidenceCaptureError:
-    """Return the error of a claim that does not hold: its verdict is `failed`, and nothing is captured for it."""
+def denied_error(claim: Evidence, detail: str) -> EvidenceCaptureError:
+    """Return the error of a claim that does not hold: its verdict is `failed_outcome`, and nothing is captured for it."""
     return EvidenceCaptureError(evidence_type=str(claim.evidence_type), description=claim.description, detail=detail)
 
 
-def uncaptured(claim: Evidence) -> Outcome:
+def uncaptured_outcome(claim: Evidence) -> Outcome:
     """Return the outcome of a claim whose facts were never captured."""
     return Outcome(
         VerdictStatus.UNCAPTURED,
@@ -274,7 +274,7 @@ class Check:
             claim: the claim.
             context: what the check may use.
         """
-        return uncaptured(claim)
+        return uncaptured_outcome(claim)
 
     def capture(self, claim: Evidence, context: CheckContext) -> Evidence:
         """Return the claim with captured facts; kinds without facts return it unchanged.
@@ -292,7 +292,7 @@ class Check:
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-fA-F]{64})")
 
 
-def path_in(claim: Evidence) -> str:
+def read_path(claim: Evidence) -> str:
     """Return the path of a claim."""
     path = claim.expected.get("path")
     if isinstance(path, PurePath):
@@ -304,7 +304,7 @@ def path_in(claim: Evidence) -> str:
     return path
 
 
-def sha256_in(claim: Evidence) -> str:
+def read_sha256(claim: Evidence) -> str:
     """Return a SHA-256 of a claim as 64 lower-case digits; upper case and the prefix `sha256:` are accepted."""
     value = claim.expected.get("sha256")
     match = _DIGEST.fullmatch(value) if type(value) is str else None
@@ -313,7 +313,7 @@ def sha256_in(claim: Evidence) -> str:
     return match[1].lower()
 
 
-def whole_number(facts: Mapping[str, Any], name: str, smallest: int, largest: int) -> int:
+def read_whole_number(facts: Mapping[str, Any], name: str, smallest: int, largest: int) -> int:
     """Return a whole number of a claim; `True` is refused."""
     value = facts.get(name)
     if type(value) is not int or not smallest <= value <= largest:
@@ -321,7 +321,7 @@ def whole_number(facts: Mapping[str, Any], name: str, smallest: int, largest: in
     return value
 
 
-def text_in(facts: Mapping[str, Any], name: str) -> str:
+def read_text(facts: Mapping[str, Any], name: str) -> str:
     """Return a text of a claim."""
     value = facts.get(name)
     if type(value) is not str or not value:
@@ -329,7 +329,7 @@ def text_in(facts: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def encodable(text: str) -> str:
+def check_encodable(text: str) -> str:
     """Return a text that can be sent to a database."""
     try:
         text.encode()
@@ -338,7 +338,7 @@ def encodable(text: str) -> str:
     return text
 
 
-def mapping_in(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
+def read_mapping(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return a mapping with text keys from a claim; empty if the fact is missing."""
     value = facts.get(name)
     if value is None:
@@ -351,7 +351,7 @@ def mapping_in(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
 # Messages about files that differ from the record.
 
 
-def age(between: timedelta) -> str:
+def format_age(between: timedelta) -> str:
     """Return a time span as text in one unit: `40 ms`, `12 s`, `2 h`, `3 days`.
 
     Args:
@@ -364,23 +364,23 @@ def age(between: timedelta) -> str:
     return f"{seconds / 86_400:.0f} days"
 
 
-def when_changed(found: os.stat_result, captured: Capture | None) -> str:
+def describe_change(found: os.stat_result, captured: Capture | None) -> str:
     """Return when a file was changed, relative to its capture; empty without a capture."""
     if captured is None:
         return ""
     changed = datetime.fromtimestamp(found.st_mtime, UTC)
     if changed >= captured.at:
-        return f"; changed {age(changed - captured.at)} after the checkpoint"
+        return f"; changed {format_age(changed - captured.at)} after the checkpoint"
     touched = datetime.fromtimestamp(found.st_ctime, UTC)
     if touched >= captured.at:
         return (
-            f"; replaced or changed {age(touched - captured.at)} after the checkpoint, "
-            f"though its modification time is {age(captured.at - changed)} before"
+            f"; replaced or changed {format_age(touched - captured.at)} after the checkpoint, "
+            f"though its modification time is {format_age(captured.at - changed)} before"
         )
     return ""
 
 
-def short(digest: str) -> str:
+def shorten_digest(digest: str) -> str:
     """Return the start of a digest, enough to distinguish two.
 
     Args:

@@ -17,9 +17,9 @@ from flowckpt.evidence.checks.base import (
     Outcome,
     Query,
     UncheckableClaimError,
-    failed,
-    mapping_in,
-    text_in,
+    failed_outcome,
+    read_mapping,
+    read_text,
 )
 from flowckpt.evidence.claims import HIDDEN, Evidence, is_sensitive
 from flowckpt.evidence.databases import database_for, postgres_url
@@ -40,8 +40,8 @@ class DbRow(Check):
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Compare every matching row, and require at least one."""
         facts = claim.expected
-        table, where, values = text_in(facts, "table"), mapping_in(facts, "where"), mapping_in(facts, "values")
-        scheme, database, context = _database(claim, context)
+        table, where, values = read_text(facts, "table"), read_mapping(facts, "where"), read_mapping(facts, "values")
+        scheme, database, context = _find_database(claim, context)
         kind = database_for(scheme)
         columns = list(values)
         deadline = context.deadline_after(context.settings.limits.query_seconds)
@@ -52,7 +52,7 @@ class DbRow(Check):
                     count += 1
                     deadline.left()
                     different = [
-                        _difference(name, values[name], found, claim)
+                        _describe_difference(name, values[name], found, claim)
                         for name, found in zip(columns, row, strict=False)
                         if not kind.is_same(values[name], found)
                     ]
@@ -61,17 +61,17 @@ class DbRow(Check):
                         if len(details) < MOST_SHOWN:
                             details.append(f"{table} row {count}: {'; '.join(different)}")
         except NoSuchThingError as missing:
-            return failed(str(missing), str(missing))
+            return failed_outcome(str(missing), str(missing))
         if not count:
-            return failed(f"no row of {table!r:.80} matches {_shown_where(where, claim)}")
+            return failed_outcome(f"no row of {table!r:.80} matches {_format_where(where, claim)}")
         if wrong:
             if wrong > len(details):
                 details.append(f"… and {wrong - len(details)} more rows")
-            return failed(f"{wrong} of {count} matching rows of {table!r:.80} differ: {details[0]}", *details)
+            return failed_outcome(f"{wrong} of {count} matching rows of {table!r:.80} differ: {details[0]}", *details)
         return VERIFIED
 
 
-def _database(claim: Evidence, context: CheckContext) -> tuple[str, str, CheckContext]:
+def _find_database(claim: Evidence, context: CheckContext) -> tuple[str, str, CheckContext]:
     """Return the scheme and the location of a claim's database, and the context to read it with."""
     path = claim.metadata.get("db_path")
     if isinstance(path, PurePath):
@@ -83,7 +83,7 @@ def _database(claim: Evidence, context: CheckContext) -> tuple[str, str, CheckCo
     named = context.settings.databases
     address = claim.metadata.get("database", DEFAULT_DATABASE if DEFAULT_DATABASE in named else None)
     if isinstance(address, str) and address.isidentifier():
-        return _named_database(address, context)
+        return _find_named_database(address, context)
     match = _SCHEME.fullmatch(address) if isinstance(address, str) else None
     if match is None or not isinstance(address, str):
         raise MalformedClaimError(
@@ -92,7 +92,7 @@ def _database(claim: Evidence, context: CheckContext) -> tuple[str, str, CheckCo
     return match[1], match[2].removeprefix("/") if match[1] == "sqlite" else address, context
 
 
-def _named_database(name: str, context: CheckContext) -> tuple[str, str, CheckContext]:
+def _find_named_database(name: str, context: CheckContext) -> tuple[str, str, CheckContext]:
     """Return a database that the program named; its location may be outside the base path."""
     spec = context.settings.databases.get(name)
     if spec is None:
@@ -108,13 +108,13 @@ def _named_database(name: str, context: CheckContext) -> tuple[str, str, CheckCo
     return scheme, spec, context
 
 
-def _difference(name: str, wanted: Any, found: Any, claim: Evidence) -> str:
+def _describe_difference(name: str, wanted: Any, found: Any, claim: Evidence) -> str:
     if is_digest(wanted) or name in claim.hidden_names or is_sensitive(name):
         return f"{name} differs {HIDDEN}"
     return f"{name} is {found!r:.60}, not {wanted!r:.60}"
 
 
-def _shown_where(where: dict[str, Any], claim: Evidence) -> str:
+def _format_where(where: dict[str, Any], claim: Evidence) -> str:
     if not where:
         return "(the table is empty)"
     return ", ".join(

@@ -21,13 +21,13 @@ from flowckpt.evidence.checks.base import (
     MalformedClaimError,
     Mode,
     Outcome,
-    denied,
-    failed,
-    path_in,
-    sha256_in,
-    short,
-    uncaptured,
-    when_changed,
+    denied_error,
+    describe_change,
+    failed_outcome,
+    read_path,
+    read_sha256,
+    shorten_digest,
+    uncaptured_outcome,
 )
 from flowckpt.evidence.claims import Capture, Evidence, State
 from flowckpt.evidence.digests import (
@@ -43,7 +43,7 @@ from flowckpt.evidence.digests import (
     stat_digest,
 )
 from flowckpt.evidence.report import Moment
-from flowckpt.evidence.sandbox import kind_of, shown_path
+from flowckpt.evidence.sandbox import format_path, kind_of
 
 
 class FileSha256(Check):
@@ -51,7 +51,7 @@ class FileSha256(Check):
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Compare the digest, or the signature if that suffices."""
-        path, wanted, captured = path_in(claim), sha256_in(claim), claim.captured
+        path, wanted, captured = read_path(claim), read_sha256(claim), claim.captured
         try:
             if (
                 context.settings.mode is Mode.STAT
@@ -63,26 +63,26 @@ class FileSha256(Check):
                 return VERIFIED_BY_STAT
             found = digest_file(path, context)
         except (FileNotFoundError, NotADirectoryError):
-            raise _missing(claim) from None
+            raise _missing_error(claim) from None
         if found.sha256 == wanted:
             return VERIFIED_BY_HASH
-        what = f"sha256 recorded {short(wanted)}, found {short(found.sha256)}{_size(found, claim)}"
-        said = f"{shown_path(path)}: {what}{when_changed(found.status, captured)}"
-        return failed(said, said, method="hash")
+        what = f"sha256 recorded {shorten_digest(wanted)}, found {shorten_digest(found.sha256)}{_describe_size(found, claim)}"
+        said = f"{format_path(path)}: {what}{describe_change(found.status, captured)}"
+        return failed_outcome(said, said, method="hash")
 
     def verify_uncaptured(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Fail if there is no file; otherwise there are no facts to compare."""
-        _status(claim, context)
-        return uncaptured(claim)
+        _read_status(claim, context)
+        return uncaptured_outcome(claim)
 
     def capture(self, claim: Evidence, context: CheckContext) -> Evidence:
         """Record the digest, unless the program gave it, and the signature of the read file."""
-        path = path_in(claim)
-        wanted = sha256_in(claim) if claim.state is State.STATED else None
+        path = read_path(claim)
+        wanted = read_sha256(claim) if claim.state is State.STATED else None
         try:
             found = digest_file(path, context)
         except (FileNotFoundError, NotADirectoryError):
-            raise _missing(claim) from None
+            raise _missing_error(claim) from None
         if wanted is not None and found.sha256 != wanted:
             return claim  # the verdict reports it; a signature of other content must not be recorded
         now = context.clock.now()
@@ -95,18 +95,18 @@ class FileSha256(Check):
         )
 
 
-def _status(claim: Evidence, context: CheckContext) -> os.stat_result:
+def _read_status(claim: Evidence, context: CheckContext) -> os.stat_result:
     try:
-        return context.sandbox.status(path_in(claim))
+        return context.sandbox.status(read_path(claim))
     except (FileNotFoundError, NotADirectoryError):
-        raise _missing(claim) from None
+        raise _missing_error(claim) from None
 
 
-def _missing(claim: Evidence) -> EvidenceCaptureError:
-    return denied(claim, f"{shown_path(path_in(claim))} does not exist")
+def _missing_error(claim: Evidence) -> EvidenceCaptureError:
+    return denied_error(claim, f"{format_path(read_path(claim))} does not exist")
 
 
-def _size(found: FileDigest, claim: Evidence) -> str:
+def _describe_size(found: FileDigest, claim: Evidence) -> str:
     recorded = claim.captured.facts.get("size") if claim.captured else None
     if type(recorded) is not int or recorded == found.status.st_size:
         return ""
@@ -126,34 +126,36 @@ class ArtifactExists(Check):
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Look up the path, following links inside the base path."""
-        found = _checked_status(claim, context)
+        found = _check_status(claim, context)
         recorded = claim.captured.facts.get("size") if claim.captured else None
         if type(recorded) is int and stat.S_ISREG(found.st_mode) and found.st_size < recorded:
-            path = shown_path(path_in(claim))
-            said = f"{path}: {recorded} bytes recorded, only {found.st_size} found{when_changed(found, claim.captured)}"
-            return failed(said, said)
+            path = format_path(read_path(claim))
+            said = (
+                f"{path}: {recorded} bytes recorded, only {found.st_size} found{describe_change(found, claim.captured)}"
+            )
+            return failed_outcome(said, said)
         return VERIFIED
 
     def verify_uncaptured(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Look up the path; for a step in doubt, a file may be partially written, which proves nothing."""
-        _checked_status(claim, context)
-        return uncaptured(claim) if context.settings.moment is Moment.IN_DOUBT else VERIFIED
+        _check_status(claim, context)
+        return uncaptured_outcome(claim) if context.settings.moment is Moment.IN_DOUBT else VERIFIED
 
     def capture(self, claim: Evidence, context: CheckContext) -> Evidence:
         """Record the size of a file."""
-        found = _checked_status(claim, context)
+        found = _check_status(claim, context)
         facts = {"size": found.st_size} if stat.S_ISREG(found.st_mode) else {}
         return attrs.evolve(claim, state=State.CAPTURED, captured=Capture(context.clock.now(), None, facts))
 
 
-def _checked_status(claim: Evidence, context: CheckContext) -> os.stat_result:
+def _check_status(claim: Evidence, context: CheckContext) -> os.stat_result:
     wanted = claim.expected.get("type", "any")
     if wanted not in _TYPES:
         raise MalformedClaimError(f"'type' is {wanted!r:.80}", remedy=f"Write one of {', '.join(_TYPES)}.")
-    found = _status(claim, context)
+    found = _read_status(claim, context)
     is_wanted = {"any": True, "file": stat.S_ISREG(found.st_mode), "directory": stat.S_ISDIR(found.st_mode)}
     if not is_wanted[wanted]:
-        raise denied(claim, f"{shown_path(path_in(claim))} is {kind_of(found)}, not a {wanted}")
+        raise denied_error(claim, f"{format_path(read_path(claim))} is {kind_of(found)}, not a {wanted}")
     return found
 
 
@@ -173,10 +175,10 @@ class DirectoryDigest(Check):
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Compare the digest, or the signatures if those suffice."""
-        path, wanted, captured = path_in(claim), _wanted(claim), claim.captured
+        path, wanted, captured = read_path(claim), _read_digest(claim), claim.captured
         deadline = context.deadline_after(context.settings.limits.hash_seconds)
         facts = captured.facts if captured else {}
-        entries = _entries(claim, context, deadline)
+        entries = _list_entries(claim, context, deadline)
         if (
             context.settings.mode is Mode.STAT
             and facts.get("digest") == wanted
@@ -188,22 +190,22 @@ class DirectoryDigest(Check):
         found = content_digest(entries, contents)
         if found == wanted:
             return VERIFIED_BY_HASH
-        details = _differences(path, entries, contents, captured)
+        details = _describe_differences(path, entries, contents, captured)
         hexes = wanted.removeprefix(FORM), found.removeprefix(FORM)
-        said = f"{shown_path(path)}: digest recorded {short(hexes[0])}, found {short(hexes[1])}"
-        return failed(f"{said}; {len(entries)} entries", *(details or [said]), method="hash")
+        said = f"{format_path(path)}: digest recorded {shorten_digest(hexes[0])}, found {shorten_digest(hexes[1])}"
+        return failed_outcome(f"{said}; {len(entries)} entries", *(details or [said]), method="hash")
 
     def verify_uncaptured(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Fail if there is no directory; otherwise there are no facts to compare."""
         _check_directory(claim, context)
-        return uncaptured(claim)
+        return uncaptured_outcome(claim)
 
     def capture(self, claim: Evidence, context: CheckContext) -> Evidence:
         """Record the digest, unless the program gave it, with the contents of a small tree, and the signatures."""
-        path = path_in(claim)
-        given = _wanted(claim) if claim.state is State.STATED else None
+        path = read_path(claim)
+        given = _read_digest(claim) if claim.state is State.STATED else None
         deadline = context.deadline_after(context.settings.limits.hash_seconds)
-        entries = _entries(claim, context, deadline)
+        entries = _list_entries(claim, context, deadline)
         contents = file_digests(path, entries, context, deadline)
         digest = content_digest(entries, contents)
         if given is not None and given != digest:
@@ -213,7 +215,7 @@ class DirectoryDigest(Check):
         if all(is_signature_reliable(entry.status, now) for entry in entries):
             facts["stat_digest"] = stat_digest(entries)
         if len(entries) <= MOST_RECORDED:
-            facts["contents"] = _contents(entries, contents)
+            facts["contents"] = _name_contents(entries, contents)
         return attrs.evolve(
             claim,
             expected={**claim.expected, "digest": digest},
@@ -222,7 +224,7 @@ class DirectoryDigest(Check):
         )
 
 
-def _wanted(claim: Evidence) -> str:
+def _read_digest(claim: Evidence) -> str:
     value = claim.expected.get("digest")
     match = _DIGEST.fullmatch(value) if type(value) is str else None
     if match is None:
@@ -232,28 +234,28 @@ def _wanted(claim: Evidence) -> str:
     return FORM + match[1].lower()
 
 
-def _entries(claim: Evidence, context: CheckContext, deadline: Deadline) -> list[TreeEntry]:
+def _list_entries(claim: Evidence, context: CheckContext, deadline: Deadline) -> list[TreeEntry]:
     _check_directory(claim, context)
     try:
-        return list_tree(path_in(claim), context, deadline)
+        return list_tree(read_path(claim), context, deadline)
     except (FileNotFoundError, NotADirectoryError):  # removed meanwhile
-        raise _missing(claim) from None
+        raise _missing_error(claim) from None
 
 
 def _check_directory(claim: Evidence, context: CheckContext) -> None:
-    found = _status(claim, context)
+    found = _read_status(claim, context)
     if not stat.S_ISDIR(found.st_mode):
-        raise denied(claim, f"{shown_path(path_in(claim))} is {kind_of(found)}, not a directory")
+        raise denied_error(claim, f"{format_path(read_path(claim))} is {kind_of(found)}, not a directory")
 
 
-def _contents(entries: Sequence[TreeEntry], contents: Sequence[str]) -> dict[str, str]:
+def _name_contents(entries: Sequence[TreeEntry], contents: Sequence[str]) -> dict[str, str]:
     return {
         os.fsdecode(entry.path): content if entry.is_file else f"→ {os.fsdecode(entry.target)}" * bool(entry.target)
         for entry, content in zip(entries, contents, strict=True)
     }
 
 
-def _differences(
+def _describe_differences(
     path: str, entries: Sequence[TreeEntry], contents: Sequence[str], captured: Capture | None
 ) -> list[str]:
     """Return which entries differ; if contents were not recorded, which were changed since."""
@@ -261,29 +263,29 @@ def _differences(
         return []
     by_path = {os.fsdecode(entry.path): entry for entry in entries}
     recorded = captured.facts.get("contents")
-    found = _contents(entries, contents)
+    found = _name_contents(entries, contents)
     said: list[str] = []
     if isinstance(recorded, Mapping):
         for name in sorted({*recorded, *found}):
-            where = shown_path(f"{path}/{name}")
+            where = format_path(f"{path}/{name}")
             if name not in found:
                 said.append(f"{where} is missing")
             elif name not in recorded:
-                said.append(f"{where} is new{when_changed(by_path[name].status, captured)}")
+                said.append(f"{where} is new{describe_change(by_path[name].status, captured)}")
             elif recorded[name] != found[name]:
-                what = f"recorded {_shown(recorded[name])}, found {_shown(found[name])}"
-                said.append(f"{where}: {what}{when_changed(by_path[name].status, captured)}")
+                what = f"recorded {_format_content(recorded[name])}, found {_format_content(found[name])}"
+                said.append(f"{where}: {what}{describe_change(by_path[name].status, captured)}")
     else:
         for name, entry in by_path.items():
-            if entry.is_file and (when := when_changed(entry.status, captured)):
-                said.append(f"{shown_path(f'{path}/{name}')}{when.replace(';', ' was', 1)}")
+            if entry.is_file and (when := describe_change(entry.status, captured)):
+                said.append(f"{format_path(f'{path}/{name}')}{when.replace(';', ' was', 1)}")
     if len(said) > MOST_SHOWN:
         said[MOST_SHOWN:] = [f"… and {len(said) - MOST_SHOWN} more"]
     return said
 
 
-def _shown(content: object) -> str:
+def _format_content(content: object) -> str:
     text = str(content)
     if text.startswith("→"):
-        return f"a link to {shown_path(text[2:])}"
-    return f"sha256 {short(text)}" if text else "a directory"
+        return f"a link to {format_path(text[2:])}"
+    return f"sha256 {shorten_digest(text)}" if text else "a directory"

@@ -25,24 +25,24 @@ from flowckpt.evidence.checks.base import (
     Outcome,
     RefusedClaimError,
     UncheckableClaimError,
-    failed,
-    mapping_in,
-    text_in,
-    whole_number,
+    failed_outcome,
+    read_mapping,
+    read_text,
+    read_whole_number,
 )
-from flowckpt.evidence.claims import HIDDEN, Evidence, is_sensitive, shown_url
-from flowckpt.evidence.network import TimedConnection, allowed, connected, plain_host
+from flowckpt.evidence.claims import HIDDEN, Evidence, format_url, is_sensitive
+from flowckpt.evidence.network import TimedConnection, find_allowed, open_connection, plain_host
 
 # Places in JSON: `data.items[0].id`, or a JSON pointer (`/data/items/0/id`, RFC 6901) if keys contain dots.
 
 
 MISSING = object()
-"""Returned by `value_at` for a missing value; None is a value."""
+"""Returned by `find_value` for a missing value; None is a value."""
 
 _STEP = re.compile(r"(?:^|\.)([^.\[\]]+)|\[([0-9]{1,9})\]")
 
 
-def steps_of(place: str) -> list[str | int]:
+def parse_place(place: str) -> list[str | int]:
     """Return the steps of a place: names as texts, numbers of a list as whole numbers.
 
     Raises:
@@ -65,7 +65,7 @@ def steps_of(place: str) -> list[str | int]:
     return steps
 
 
-def value_at(document: Any, steps: list[str | int]) -> Any:
+def find_value(document: Any, steps: list[str | int]) -> Any:
     """Return the value at a place, or `MISSING`."""
     for step in steps:
         if isinstance(document, dict):
@@ -106,39 +106,39 @@ class ApiResponse(Check):
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Compare status, headers and JSON values."""
         facts = claim.expected
-        url = text_in(facts, "url")
-        status = None if facts.get("status") is None else whole_number(facts, "status", 100, 599)
-        headers, values = mapping_in(facts, "headers"), mapping_in(facts, "json")
-        places = {place: steps_of(place) for place in values}
+        url = read_text(facts, "url")
+        status = None if facts.get("status") is None else read_whole_number(facts, "status", 100, 599)
+        headers, values = read_mapping(facts, "headers"), read_mapping(facts, "json")
+        places = {place: parse_place(place) for place in values}
         if status is None and not headers and not values:
             raise MalformedClaimError("it has neither a status, nor headers, nor JSON values to compare")
-        parts, port = _parts(url)
+        parts, port = _split_url(url)
         settings = context.settings
         deadline = context.deadline_after(settings.limits.network_seconds)
         host = parts.hostname or ""
-        entry = allowed(host, port, settings.allowed_hosts)
+        entry = find_allowed(host, port, settings.allowed_hosts)
         try:
             with (
-                connected(host, port, settings.allowed_hosts, deadline) as plain,
-                _tls(plain, host, entry, deadline) if parts.scheme == "https" else plain as tunnel,
+                open_connection(host, port, settings.allowed_hosts, deadline) as plain,
+                _open_tls(plain, host, entry, deadline) if parts.scheme == "https" else plain as tunnel,
             ):
-                answer = _ask(TimedConnection(tunnel, deadline), parts, entry)
-                body = _body(answer, settings.limits.body_bytes) if values else b""
+                answer = _request(TimedConnection(tunnel, deadline), parts, entry)
+                body = _read_body(answer, settings.limits.body_bytes) if values else b""
         except (http.client.HTTPException, ssl.SSLError) as error:
             raise UncheckableClaimError(
-                f"the response of {shown_url(url)} is not HTTP: {type(error).__name__}"
+                f"the response of {format_url(url)} is not HTTP: {type(error).__name__}"
             ) from error
         except OSError as error:
             if isinstance(error, TimeoutError):
                 raise
-            raise UncheckableClaimError(f"{shown_url(url)} cannot be reached: {error.strerror or error}") from error
-        details = [*_status_details(status, answer.status), *_header_details(headers, answer)]
+            raise UncheckableClaimError(f"{format_url(url)} cannot be reached: {error.strerror or error}") from error
+        details = [*_compare_status(status, answer.status), *_compare_headers(headers, answer)]
         if values and not details:
-            details += _json_details(values, places, body, claim)
-        return failed(f"{shown_url(url)}: {details[0]}", *details) if details else VERIFIED
+            details += _compare_json(values, places, body, claim)
+        return failed_outcome(f"{format_url(url)}: {details[0]}", *details) if details else VERIFIED
 
 
-def _parts(url: str) -> tuple[SplitResult, int]:
+def _split_url(url: str) -> tuple[SplitResult, int]:
     if _PRINTABLE.fullmatch(url) is None:
         raise MalformedClaimError("'url' holds spaces, control characters, or letters beyond ASCII")
     try:
@@ -147,22 +147,22 @@ def _parts(url: str) -> tuple[SplitResult, int]:
     except ValueError:
         raise MalformedClaimError("'url' is not a URL") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise MalformedClaimError(f"{shown_url(url):.200} is not a URL of http or https")
+        raise MalformedClaimError(f"{format_url(url):.200} is not a URL of http or https")
     if "@" in parts.netloc or "\\" in url:
         raise MalformedClaimError(
-            f"{shown_url(url):.200} holds a user or password, or a backslash",
+            f"{format_url(url):.200} holds a user or password, or a backslash",
             remedy="Give credentials to the verifier: AllowedHost(…, headers={'Authorization': …}).",
         )
     return parts, {"http": 80, "https": 443}[parts.scheme] if port is None else port
 
 
-def _tls(plain: Any, host: str, entry: AllowedHost, deadline: Deadline) -> ssl.SSLSocket:
+def _open_tls(plain: Any, host: str, entry: AllowedHost, deadline: Deadline) -> ssl.SSLSocket:
     trusted = ssl.create_default_context(cafile=entry.ca_file)
     plain.settimeout(deadline.left())
     return trusted.wrap_socket(plain, server_hostname=host)
 
 
-def _ask(connection: TimedConnection, parts: SplitResult, entry: AllowedHost) -> http.client.HTTPResponse:
+def _request(connection: TimedConnection, parts: SplitResult, entry: AllowedHost) -> http.client.HTTPResponse:
     asking = http.client.HTTPConnection(parts.hostname or "", parts.port)
     asking.sock = connection  # the address was checked; http.client would resolve the name again
     asking.auto_open = 0
@@ -176,7 +176,7 @@ def _ask(connection: TimedConnection, parts: SplitResult, entry: AllowedHost) ->
     return asking.getresponse()
 
 
-def _body(answer: http.client.HTTPResponse, limit: int) -> bytes:
+def _read_body(answer: http.client.HTTPResponse, limit: int) -> bytes:
     if answer.getheader("Content-Encoding", "identity").lower() != "identity":
         raise UncheckableClaimError("the response is compressed, although the request asked for an uncompressed one")
     body = answer.read(limit + 1)
@@ -185,11 +185,11 @@ def _body(answer: http.client.HTTPResponse, limit: int) -> bytes:
     return body
 
 
-def _status_details(wanted: int | None, found: int) -> list[str]:
+def _compare_status(wanted: int | None, found: int) -> list[str]:
     return [f"status {found}, not {wanted}"] if wanted is not None and wanted != found else []
 
 
-def _header_details(wanted: Mapping[str, Any], answer: http.client.HTTPResponse) -> list[str]:
+def _compare_headers(wanted: Mapping[str, Any], answer: http.client.HTTPResponse) -> list[str]:
     details = []
     for name, value in wanted.items():
         found = answer.headers.get_all(name) or []
@@ -200,7 +200,7 @@ def _header_details(wanted: Mapping[str, Any], answer: http.client.HTTPResponse)
     return details
 
 
-def _json_details(
+def _compare_json(
     wanted: Mapping[str, Any], places: Mapping[str, list[str | int]], body: bytes, claim: Evidence
 ) -> list[str]:
     try:
@@ -210,17 +210,17 @@ def _json_details(
     details = []
     for place, value in wanted.items():
         steps = places[place]
-        found = value_at(document, steps)
+        found = find_value(document, steps)
         if found is MISSING:
             details.append(f"{place or '$'} is missing")
         elif not is_same(value, found):
             is_hidden = place in claim.hidden_names or any(is_sensitive(step) for step in steps)
-            shown = f"differs {HIDDEN}" if is_hidden else f"is {_brief(found)}, not {_brief(value)}"
+            shown = f"differs {HIDDEN}" if is_hidden else f"is {_summarize(found)}, not {_summarize(value)}"
             details.append(f"{place or '$'} {shown}")
     return details
 
 
-def _brief(value: Any) -> str:
+def _summarize(value: Any) -> str:
     if isinstance(value, dict | list):
         return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"  # may contain anything
     return f"{value!r:.60}"
@@ -236,13 +236,13 @@ class NetworkReachable(Check):
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Connect to the host, if the program allowed it."""
-        host, port = text_in(claim.expected, "host"), whole_number(claim.expected, "port", 1, 65_535)
+        host, port = read_text(claim.expected, "host"), read_whole_number(claim.expected, "port", 1, 65_535)
         settings = context.settings
         deadline = context.deadline_after(settings.limits.network_seconds)
         try:
-            with connected(host, port, settings.allowed_hosts, deadline):
+            with open_connection(host, port, settings.allowed_hosts, deadline):
                 return VERIFIED
         except OSError as error:
             if isinstance(error, TimeoutError):
                 raise
-            return failed(f"{plain_host(host)}:{port} cannot be reached: {error.strerror or error}")
+            return failed_outcome(f"{plain_host(host)}:{port} cannot be reached: {error.strerror or error}")

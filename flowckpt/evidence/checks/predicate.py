@@ -15,9 +15,9 @@ from flowckpt.evidence.checks.base import (
     MalformedClaimError,
     Outcome,
     UncheckableClaimError,
-    failed,
-    mapping_in,
-    text_in,
+    failed_outcome,
+    read_mapping,
+    read_text,
 )
 from flowckpt.evidence.claims import Evidence, registered_predicate
 
@@ -30,8 +30,8 @@ class Predicate(Check):
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome | Awaitable[Outcome]:
         """Call the function with the recorded arguments."""
-        name = text_in(claim.expected, "function")
-        args, kwargs = claim.expected.get("args", ()), mapping_in(claim.expected, "kwargs")
+        name = read_text(claim.expected, "function")
+        args, kwargs = claim.expected.get("args", ()), read_mapping(claim.expected, "kwargs")
         if not isinstance(args, list | tuple):
             raise MalformedClaimError(f"'args' is {args!r:.80}, not a list")
         function = context.predicates.get(name) or registered_predicate(name)
@@ -43,32 +43,32 @@ class Predicate(Check):
         try:
             answer = function(*args, **kwargs)
         except (Exception, SystemExit) as error:
-            raise _raised(name, error) from error
+            raise _raised_error(name, error) from error
         if inspect.isawaitable(answer):
-            return _awaited(name, answer, context.settings.limits.predicate_seconds)
-        return _judged(name, answer)
+            return _await_answer(name, answer, context.settings.limits.predicate_seconds)
+        return _judge(name, answer)
 
 
-async def _awaited(name: str, answer: Awaitable[Any], seconds: float) -> Outcome:
+async def _await_answer(name: str, answer: Awaitable[Any], seconds: float) -> Outcome:
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
-            return _judged(name, await answer)
+            return _judge(name, await answer)
     except TimeoutError as error:
         if limit.expired():
             raise CheckTimeoutError(f"{name} took longer than the limit of {seconds:g} s") from error
-        raise _raised(name, error) from error
+        raise _raised_error(name, error) from error
     except (Exception, SystemExit) as error:
-        raise _raised(name, error) from error
+        raise _raised_error(name, error) from error
 
 
-def _judged(name: str, answer: object) -> Outcome:
+def _judge(name: str, answer: object) -> Outcome:
     if answer is True:
         return VERIFIED
     if answer is False:
-        return failed(f"{name} returned False")
+        return failed_outcome(f"{name} returned False")
     raise UncheckableClaimError(f"{name} returned a {type(answer).__name__}, not True or False")
 
 
-def _raised(name: str, error: BaseException) -> UncheckableClaimError:
+def _raised_error(name: str, error: BaseException) -> UncheckableClaimError:
     return UncheckableClaimError(f"{name} raised {type(error).__name__}: {error!s:.200}")

@@ -21,10 +21,10 @@ from flowckpt.evidence.checks.base import (
     MalformedClaimError,
     Outcome,
     UncheckableClaimError,
-    denied,
-    failed,
-    text_in,
-    whole_number,
+    denied_error,
+    failed_outcome,
+    read_text,
+    read_whole_number,
 )
 from flowckpt.evidence.claims import Capture, Evidence, State
 
@@ -38,20 +38,20 @@ class CommandExit(Check):
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Compare with the exit code of the step's command, or else with `metadata["actual_exit_code"]`."""
-        wanted = whole_number(claim.expected, "exit_code", _SMALLEST, _LARGEST)
+        wanted = read_whole_number(claim.expected, "exit_code", _SMALLEST, _LARGEST)
         ran, noted = context.settings.facts.exit_code, claim.metadata.get("actual_exit_code")
         for code in (ran, noted):
             if code is not None and type(code) is not int:
                 raise MalformedClaimError(f"the actual exit code is {code!r:.80}, not a whole number")
         if ran is not None and noted is not None and ran != noted:
-            return failed(f"the step's command returned {ran}, but the claim's metadata has {noted}")
+            return failed_outcome(f"the step's command returned {ran}, but the claim's metadata has {noted}")
         found = noted if ran is None else ran
         if found is None:
             raise UncheckableClaimError(
                 "the step has no command with a known exit code",
                 remedy="Give the step a command, or the claim a metadata['actual_exit_code'].",
             )
-        return VERIFIED if found == wanted else failed(f"the command returned {found}, not {wanted}")
+        return VERIFIED if found == wanted else failed_outcome(f"the command returned {found}, not {wanted}")
 
 
 # `process_exists`: the captured process is still running.
@@ -68,9 +68,9 @@ class ProcessExists(Check):
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Compare boot, pid and start time."""
         facts = claim.expected
-        pid = whole_number(facts, "pid", 1, _LARGEST_PID)
-        started = whole_number(facts, "start_time", 1, 2**63)
-        identity = process.ProcessIdentity(text_in(facts, "host"), text_in(facts, "boot_id"), pid, started)
+        pid = read_whole_number(facts, "pid", 1, _LARGEST_PID)
+        started = read_whole_number(facts, "start_time", 1, 2**63)
+        identity = process.ProcessIdentity(read_text(facts, "host"), read_text(facts, "boot_id"), pid, started)
         lives = process.is_alive(identity)
         if lives is None:
             raise UncheckableClaimError(
@@ -79,22 +79,22 @@ class ProcessExists(Check):
         if lives:
             return VERIFIED
         if identity.boot_id != process._boot_id():
-            return failed(f"process {pid} is gone: the machine was rebooted since")
+            return failed_outcome(f"process {pid} is gone: the machine was rebooted since")
         now = process._start_time(pid)
-        return failed(f"process {pid} is gone" + ("; its number belongs to another process now" if now else ""))
+        return failed_outcome(f"process {pid} is gone" + ("; its number belongs to another process now" if now else ""))
 
     def capture(self, claim: Evidence, context: CheckContext) -> Evidence:
         """Record which process has the pid now; without a pid, this one."""
         if claim.state is not State.UNCAPTURED:
             return claim
         given = claim.expected.get("pid")
-        pid = os.getpid() if given is None else whole_number(claim.expected, "pid", 1, _LARGEST_PID)
+        pid = os.getpid() if given is None else read_whole_number(claim.expected, "pid", 1, _LARGEST_PID)
         started, boot_id = process._start_time(pid), process._boot_id()
         if not started or not boot_id:
             why = (
                 f"there is no process {pid}" if boot_id else "this system does not provide the start time of a process"
             )
-            raise denied(claim, why)
+            raise denied_error(claim, why)
         facts = {"pid": pid, "start_time": started, "boot_id": boot_id, "host": os.uname().nodename}
         return attrs.evolve(
             claim, expected={**claim.expected, **facts}, state=State.CAPTURED, captured=Capture(context.clock.now())
@@ -114,11 +114,11 @@ class ContainerRunning(Check):
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Compare the container's state, and its id if one was recorded."""
-        found = _running_container(claim, context)
+        found = _find_running_container(claim, context)
         recorded = claim.expected.get("id")
         if recorded is not None and recorded != found:
-            name = text_in(claim.expected, "name")
-            return failed(f"container {name} was replaced: id recorded {recorded!s:.12}, found {found:.12}")
+            name = read_text(claim.expected, "name")
+            return failed_outcome(f"container {name} was replaced: id recorded {recorded!s:.12}, found {found:.12}")
         return VERIFIED
 
     def verify_uncaptured(self, claim: Evidence, context: CheckContext) -> Outcome:
@@ -129,7 +129,7 @@ class ContainerRunning(Check):
         """Record the id of the container."""
         if claim.state is not State.UNCAPTURED:
             return claim
-        found = _running_container(claim, context)
+        found = _find_running_container(claim, context)
         return attrs.evolve(
             claim,
             expected={**claim.expected, "id": found},
@@ -138,12 +138,12 @@ class ContainerRunning(Check):
         )
 
 
-def _running_container(claim: Evidence, context: CheckContext) -> str:
+def _find_running_container(claim: Evidence, context: CheckContext) -> str:
     """Return the id of the running container."""
-    name = text_in(claim.expected, "name")
+    name = read_text(claim.expected, "name")
     if _NAME.fullmatch(name) is None:
         raise MalformedClaimError(f"{name!r:.80} is not the name of a container", remedy="Write its name or its id.")
-    docker = _library()
+    docker = _import_docker()
     seconds = max(1, int(context.settings.limits.network_seconds))
     try:
         client = docker.from_env(timeout=seconds)
@@ -153,17 +153,17 @@ def _running_container(claim: Evidence, context: CheckContext) -> str:
         container = client.containers.get(name)
         state, found = str(container.status), str(container.id)
     except docker.errors.NotFound:
-        raise denied(claim, f"there is no container {name}") from None
+        raise denied_error(claim, f"there is no container {name}") from None
     except Exception as error:
         raise UncheckableClaimError(f"the Docker daemon cannot be asked: {type(error).__name__}") from error
     finally:
         client.close()
     if state != "running":
-        raise denied(claim, f"container {name} is {state!r:.40}, not running")
+        raise denied_error(claim, f"container {name} is {state!r:.40}, not running")
     return found
 
 
-def _library() -> Any:
+def _import_docker() -> Any:
     try:
         return importlib.import_module("docker")
     except ImportError as error:

@@ -43,12 +43,12 @@ from flowckpt.evidence.checks.base import (
     Query,
     RefusedClaimError,
     UncheckableClaimError,
-    encodable,
+    check_encodable,
 )
-from flowckpt.evidence.claims import scrubbed
+from flowckpt.evidence.claims import scrub
 from flowckpt.evidence.databases.postgres_url import PostgresUrl, check_allowed
-from flowckpt.evidence.documents import is_digest, matches
-from flowckpt.evidence.network import _resolve
+from flowckpt.evidence.documents import is_digest, matches_digest
+from flowckpt.evidence.network import resolve_name
 
 _INTEGERS = {"int2": 2**15, "int4": 2**31, "int8": 2**63}
 _FLOATS = frozenset({"float4", "float8"})
@@ -150,12 +150,12 @@ class Column:
         if type(value) not in fitting or (is_aware is not None and (value.utcoffset() is not None) != is_aware):
             raise self._unlike(value)
         if self.type_name in _JSON:
-            return _json_text(self.name, value)
+            return _encode_json(self.name, value)
         if isinstance(value, _NUMBER_TYPES) and self.type_name != "bool":
             return self._number_text(value)
         if isinstance(value, str) and "\0" in value:
             raise self._unlike(value)
-        return _text(value)
+        return _encode_text(value)
 
     def loaded(self, value: Any) -> Any:
         """Return the Python value for a value of the driver."""
@@ -164,7 +164,7 @@ class Column:
         return value
 
     def _number_text(self, value: float | Decimal) -> str:
-        number = _as_written(value)
+        number = _to_decimal(value)
         if self.type_name in _INTEGERS:
             if not number.is_finite() or number != number.to_integral_value() or not self._holds(number):
                 raise self._unlike(value)
@@ -193,31 +193,31 @@ def check_value(name: str, value: Any) -> None:
             f"the value of {name!r:.80} is a {type(value).__name__} that PostgreSQL cannot hold",
             remedy="Write None, a bool, a number, a text, bytes, a date or time, a UUID, or JSON.",
         )
-    if isinstance(value, float | Decimal) and _as_written(value).is_nan():
+    if isinstance(value, float | Decimal) and _to_decimal(value).is_nan():
         raise MalformedClaimError(f"the value of {name!r:.80} is not a number")
     if isinstance(value, str):
-        encodable(value)
+        check_encodable(value)
 
 
 def is_same(wanted: Any, found: Any) -> bool:
     """Return whether a row's value is the claimed one."""
     if is_digest(wanted):
-        return any(matches(wanted, form) for form in _forms(found))
+        return any(matches_digest(wanted, form) for form in _written_forms(found))
     if isinstance(found, JsonDocument):
         return wanted is not None and http.is_same(wanted, found.document)
     if type(wanted) in _NUMBER_TYPES and type(found) in _NUMBER_TYPES:
-        one, other = _as_written(wanted), _as_written(found)
+        one, other = _to_decimal(wanted), _to_decimal(found)
         return not one.is_nan() and not other.is_nan() and one == other
     if type(wanted) in (list, tuple) and type(found) is list:
         return len(wanted) == len(found) and all(map(is_same, wanted, found))
     return type(wanted) is type(found) and bool(wanted == found)
 
 
-def _as_written(number: float | Decimal) -> Decimal:
+def _to_decimal(number: float | Decimal) -> Decimal:
     return Decimal(repr(number)) if isinstance(number, float) else Decimal(number)
 
 
-def _forms(found: Any) -> Iterator[Any]:
+def _written_forms(found: Any) -> Iterator[Any]:
     """Yield the forms in which a program may have written a value."""
     if isinstance(found, JsonDocument):
         found = found.document
@@ -226,14 +226,14 @@ def _forms(found: Any) -> Iterator[Any]:
         yield int(found) if found == found.to_integral_value() else float(found)
 
 
-def _json_text(name: str, value: Any) -> str:
+def _encode_json(name: str, value: Any) -> str:
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         raise MalformedClaimError(f"the value of {name!r:.80} is not JSON") from None
 
 
-def _text(value: Any) -> str:
+def _encode_text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, bytes):
@@ -288,14 +288,14 @@ class Postgres:
         url = check_allowed(database, context.settings.allowed_hosts)
         deadline = context.deadline_after(context.settings.limits.query_seconds)
         try:
-            with closing(_connected(url, context, deadline)) as connection, _cut_at(deadline, connection):
-                columns, statement, values = _statement(connection, query, context, deadline)
-                with connection.cursor() as cursor, closing(_rows(cursor, statement, values, columns)) as rows:
+            with closing(_connect(url, context, deadline)) as connection, _closed_at(deadline, connection):
+                columns, statement, values = _build_statement(connection, query, context, deadline)
+                with connection.cursor() as cursor, closing(_read_rows(cursor, statement, values, columns)) as rows:
                     yield rows
         except psycopg.Error as error:
             if deadline.is_over() or isinstance(error, psycopg.errors.QueryCanceled):
                 raise CheckTimeoutError(f"the query took longer than the limit of {deadline.seconds:g} s") from error
-            raise _explained(error) from error
+            raise _translate_error(error) from error
         except UnicodeDecodeError:
             raise UncheckableClaimError("a text of the database is not UTF-8") from None
 
@@ -307,12 +307,12 @@ class Postgres:
 # --- the connection -------------------------------------------------------------------------------------------------
 
 
-def _connected(url: PostgresUrl, context: CheckContext, query_deadline: Deadline) -> _Connection:
+def _connect(url: PostgresUrl, context: CheckContext, query_deadline: Deadline) -> _Connection:
     deadline = context.deadline_after(min(context.settings.limits.network_seconds, query_deadline.seconds))
     _check_certificates(url)
     places: list[dict[str, str]] = [{}]
     if url.host is not None and url.port is not None and not url.is_socket:
-        places = [{"hostaddr": where[0]} for _, where in _resolve(url.host, url.port, deadline)]
+        places = [{"hostaddr": where[0]} for _, where in resolve_name(url.host, url.port, deadline)]
     trouble: psycopg.Error | None = None
     for place in places:
         seconds = math.ceil(deadline.left())  # the driver counts in whole seconds
@@ -331,7 +331,7 @@ def _connected(url: PostgresUrl, context: CheckContext, query_deadline: Deadline
         return connection
     if isinstance(trouble, psycopg.errors.ConnectionTimeout) or deadline.is_over():
         raise CheckTimeoutError(f"the server did not answer within {deadline.seconds:g} s") from trouble
-    raise _unconnected(trouble, url) from trouble
+    raise _connection_error(trouble, url) from trouble
 
 
 def _check_certificates(url: PostgresUrl) -> None:
@@ -342,7 +342,7 @@ def _check_certificates(url: PostgresUrl) -> None:
 
 
 @contextmanager
-def _cut_at(deadline: Deadline, connection: _Connection) -> Iterator[None]:
+def _closed_at(deadline: Deadline, connection: _Connection) -> Iterator[None]:
     """Close the connection at the deadline: the server may be stuck or unreachable."""
     with socket.socket(fileno=os.dup(connection.fileno())) as line:
 
@@ -364,20 +364,20 @@ def _cut_at(deadline: Deadline, connection: _Connection) -> Iterator[None]:
 # --- the query ------------------------------------------------------------------------------------------------------
 
 
-def _statement(
+def _build_statement(
     connection: _Connection, query: Query, context: CheckContext, deadline: Deadline
 ) -> tuple[list[Column], bytes, list[str]]:
     """Build the query from names in the catalogue."""
     settings = {**_SETTINGS, "statement_timeout": f"{max(1, int(deadline.left() * 1000))}ms"}
     connection.execute(_SET, [each for pair in settings.items() for each in pair])
-    oid, schema, table = _table(connection, query.table)
+    oid, schema, table = _find_table(connection, query.table)
     known = {
         name: Column(name, type_name, is_array) for name, type_name, is_array in connection.execute(_COLUMNS, [oid])
     }
     for name in (*query.columns, *query.where):
         if name not in known:
             raise NoSuchThingError(f"the table {query.table!r:.80} has no column {name!r:.80}")
-    quoted = {name: _quoted(connection, name) for name in known}
+    quoted = {name: _quote(connection, name) for name in known}
     limit = context.settings.limits.value_bytes
     columns = [known[name] for name in query.columns]
     parts, too_large = list[str](), list[str]()
@@ -388,7 +388,7 @@ def _statement(
             too_large.append(f"{size} > {limit}")
     parts.append(f"({' OR '.join(too_large) or 'false'}) IS TRUE")
     conditions = [known[name].condition(quoted[name], value) for name, value in query.where.items()]
-    text = f"SELECT {', '.join(parts)} FROM {_quoted(connection, schema, table)}"  # noqa: S608 - of the catalogue
+    text = f"SELECT {', '.join(parts)} FROM {_quote(connection, schema, table)}"  # noqa: S608 - of the catalogue
     text += f" WHERE {' AND '.join(conditions)}" if conditions else ""
     text += "" if columns else " LIMIT 1"  # the claim only needs one row to exist
     return (
@@ -398,8 +398,8 @@ def _statement(
     )
 
 
-def _table(connection: _Connection, name: str) -> tuple[int, str, str]:
-    encodable(name)
+def _find_table(connection: _Connection, name: str) -> tuple[int, str, str]:
+    check_encodable(name)
     found = [] if "\0" in name else connection.execute(_TABLES, {"table": name}).fetchall()
     if not found:
         raise NoSuchThingError(f"the database has no table {name!r:.80}")
@@ -411,11 +411,11 @@ def _table(connection: _Connection, name: str) -> tuple[int, str, str]:
     return oid, schema, table
 
 
-def _quoted(connection: _Connection, *names: str) -> str:
+def _quote(connection: _Connection, *names: str) -> str:
     return sql.Identifier(*names).as_string(connection).replace("%", "%%")  # the driver reads % as a placeholder
 
 
-def _rows(
+def _read_rows(
     cursor: psycopg.Cursor[tuple[Any, ...]], statement: bytes, values: list[str], columns: list[Column]
 ) -> Generator[tuple[Any, ...]]:
     """Yield row by row, so that only one is in memory."""
@@ -430,26 +430,26 @@ def _rows(
 # --- what went wrong ------------------------------------------------------------------------------------------------
 
 
-def _unconnected(error: psycopg.Error | None, url: PostgresUrl) -> Exception:
+def _connection_error(error: psycopg.Error | None, url: PostgresUrl) -> Exception:
     text = str(error).strip()
     if text.endswith(f'FATAL:  database "{url.dbname}" does not exist'):
         return NoSuchThingError(f"the database {url.dbname!r:.80} does not exist")
     remedy = "Set PGPASSWORD, or write a password file (~/.pgpass)." if "no password supplied" in text else ""
-    return UncheckableClaimError(f"the server cannot be asked: {_shown(text)}", remedy=remedy)
+    return UncheckableClaimError(f"the server cannot be asked: {_format_message(text)}", remedy=remedy)
 
 
-def _explained(error: psycopg.Error) -> Exception:
+def _translate_error(error: psycopg.Error) -> Exception:
     if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
-        return RefusedClaimError(f"reading that would do more than read: {_shown(str(error))}")
+        return RefusedClaimError(f"reading that would do more than read: {_format_message(str(error))}")
     state, name = error.sqlstate or "", type(error).__name__
     if isinstance(error, psycopg.DataError) and not state:
         return UncheckableClaimError("a value of the rows has no counterpart in Python, such as a date at infinity")
     if state.startswith(_SPEAK_OF_ROWS):
         return UncheckableClaimError(f"the rows cannot be read: {name} {state}")
-    return UncheckableClaimError(f"the rows cannot be read: {_shown(str(error)) or name}")
+    return UncheckableClaimError(f"the rows cannot be read: {_format_message(str(error)) or name}")
 
 
-def _shown(text: str) -> str:
+def _format_message(text: str) -> str:
     password = os.environ.get("PGPASSWORD", "")
     hidden = frozenset({password}) if password else frozenset[str]()
-    return scrubbed(re.sub(r"\s+", " ", text.partition("\n")[0]), hidden)[:200]
+    return scrub(re.sub(r"\s+", " ", text.partition("\n")[0]), hidden)[:200]

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import attrs
 
 from flowckpt.evidence.checks.base import AllowedHost, MalformedClaimError, RefusedClaimError
-from flowckpt.evidence.network import allowed, plain_host
+from flowckpt.evidence.network import find_allowed, plain_host
 
 DEFAULT_PORT = 5432
 
@@ -62,7 +62,7 @@ class PostgresUrl:
         return {name: str(value) for name, value in given.items() if value is not None}
 
 
-def parsed(url: str) -> PostgresUrl:
+def parse(url: str) -> PostgresUrl:
     """Parse a URL. Error messages show nothing of it but names of options.
 
     Raises:
@@ -76,22 +76,22 @@ def parsed(url: str) -> PostgresUrl:
     login, at, place = authority.rpartition("@")
     user, colon, _ = login.partition(":")
     if colon:
-        raise _password_refused()
+        raise _password_error()
     server = _SERVER.fullmatch(place)
     if server is None:
         raise MalformedClaimError("the claim's URL has a malformed host", remedy=_FORM)
     given = {"host": server[1], "port": server[2] or "", "user": user if at else "", "dbname": path or ""}
-    found = {name: _decoded(text, name) for name, text in given.items() if text}
-    for name, text in _options(query or ""):
+    found = {name: _decode(text, name) for name, text in given.items() if text}
+    for name, text in _parse_options(query or ""):
         if name in found:
             raise MalformedClaimError(f"the claim's URL has {name} twice", remedy=_FORM)
-        found[name] = _decoded(text, name)
-    return _checked(found)
+        found[name] = _decode(text, name)
+    return _build_url(found)
 
 
 def register(url: str) -> None:
     """Register a URL that the program wrote itself, so that its server may be queried."""
-    parsed(url)
+    parse(url)
     _written.add(url)
 
 
@@ -105,7 +105,7 @@ def check_allowed(url: str, hosts: tuple[AllowedHost, ...]) -> PostgresUrl:
     Raises:
         RefusedClaimError: only the record names this server.
     """
-    found = parsed(url)
+    found = parse(url)
     if url in _written or _is_of_environment(found):
         return found
     if found.host is None or found.port is None or found.is_socket:
@@ -114,7 +114,7 @@ def check_allowed(url: str, hosts: tuple[AllowedHost, ...]) -> PostgresUrl:
             remedy="Set it in the environment, too (PGHOST, PGPORT), or write the claim with db_row(…) in the program "
             "that verifies it.",
         )
-    allowed(found.host, found.port, hosts)
+    find_allowed(found.host, found.port, hosts)
     return found
 
 
@@ -125,12 +125,12 @@ def _is_of_environment(url: PostgresUrl) -> bool:
     return (url.host, str(url.port)) == (host if host.startswith("/") else host.lower(), port)
 
 
-def _options(query: str) -> list[tuple[str, str]]:
+def _parse_options(query: str) -> list[tuple[str, str]]:
     options: list[tuple[str, str]] = []
     for pair in query.split("&") if query else ():
         name, _, text = pair.partition("=")
         if name == "password":
-            raise _password_refused()
+            raise _password_error()
         if name not in _ALLOWED_OPTIONS:
             shown = repr(name) if _OPTION_NAME.fullmatch(name) else "a part"  # it may be part of a password
             raise RefusedClaimError(
@@ -141,7 +141,7 @@ def _options(query: str) -> list[tuple[str, str]]:
     return options
 
 
-def _decoded(text: str, name: str) -> str:
+def _decode(text: str, name: str) -> str:
     try:
         decoded = "" if _BROKEN_PERCENT.search(text) else unquote(text, errors="strict")
         decoded.encode()
@@ -152,7 +152,7 @@ def _decoded(text: str, name: str) -> str:
     return decoded
 
 
-def _checked(found: dict[str, str]) -> PostgresUrl:
+def _build_url(found: dict[str, str]) -> PostgresUrl:
     if "dbname" not in found:
         raise MalformedClaimError("the claim's URL does not name a database", remedy=_FORM)
     host, port = found.pop("host", None), found.pop("port", None)
@@ -168,7 +168,7 @@ def _checked(found: dict[str, str]) -> PostgresUrl:
     return PostgresUrl(host=host, port=number or (DEFAULT_PORT if host is not None else None), **found)
 
 
-def _password_refused() -> RefusedClaimError:
+def _password_error() -> RefusedClaimError:
     return RefusedClaimError(
         "the claim's URL contains a password, and claims are recorded",
         remedy="Leave it to the environment: PGPASSWORD, or a password file (~/.pgpass, PGPASSFILE).",

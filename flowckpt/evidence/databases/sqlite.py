@@ -28,10 +28,10 @@ from flowckpt.evidence.checks.base import (
     Query,
     RefusedClaimError,
     UncheckableClaimError,
-    encodable,
+    check_encodable,
 )
-from flowckpt.evidence.documents import is_digest, matches
-from flowckpt.evidence.sandbox import shown_path
+from flowckpt.evidence.documents import is_digest, matches_digest
+from flowckpt.evidence.sandbox import format_path
 
 _ALLOWED = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ})
 _STEPS = 1_000  # instructions of SQLite's machine between two checks of the clock
@@ -49,19 +49,19 @@ class Sqlite:
         deadline = context.deadline_after(context.settings.limits.query_seconds)
         try:
             with closing(_open(database, context, deadline)) as connection:
-                sql = _sql(connection, database, query)
+                sql = _build_query(connection, database, query)
                 connection.set_authorizer(_authorize)
                 with closing(connection.execute(sql, list(query.where.values()))) as cursor:
                     yield iter(cursor)
         except sqlite3.Error as error:
             if deadline.is_over():
                 raise CheckTimeoutError(f"the query took longer than the limit of {deadline.seconds:g} s") from error
-            raise _explained(error, database) from error
+            raise _translate_error(error, database) from error
 
     def is_same(self, wanted: Any, found: Any) -> bool:
         """Compare strictly, but numbers by value: SQLite has no booleans, and stores 1.0 as 1 among integers."""
         if is_digest(wanted):
-            return matches(wanted, found)
+            return matches_digest(wanted, found)
         if isinstance(wanted, int | float) and isinstance(found, int | float):
             return wanted == found
         return type(wanted) is type(found) and bool(wanted == found)
@@ -71,26 +71,26 @@ def _open(database: str, context: CheckContext, deadline: Deadline) -> sqlite3.C
     try:
         path, status = context.sandbox.real_path(database)
     except (FileNotFoundError, NotADirectoryError):
-        raise NoSuchThingError(f"the database {shown_path(database)} does not exist") from None
+        raise NoSuchThingError(f"the database {format_path(database)} does not exist") from None
     if status.st_size == 0:
-        raise NoSuchThingError(f"the database {shown_path(database)} is empty")
+        raise NoSuchThingError(f"the database {format_path(database)} is empty")
     options = "mode=ro&immutable=1" if _is_wal_at_rest(database, path, context) else "mode=ro&readonly_shm=1"
     try:
         uri = f"file:{quote(os.fsencode(path), safe='/')}?{options}"
         connection = sqlite3.connect(uri, uri=True, timeout=min(deadline.left(), 5.0), isolation_level=None)
     except ValueError as error:  # an embedded NUL, and the like
-        raise RefusedClaimError(f"{shown_path(database)} is not the path of a database") from error
+        raise RefusedClaimError(f"{format_path(database)} is not the path of a database") from error
     try:
         connection.set_progress_handler(deadline.is_over, _STEPS)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, context.settings.limits.value_bytes)
-        connection.text_factory = _text
+        connection.text_factory = _decode_text
         for pragma in ("query_only = 1", "trusted_schema = 0", "cell_size_check = 1", "mmap_size = 0"):
             connection.execute(f"PRAGMA {pragma}")
         connection.execute("BEGIN")  # the catalogue and the rows come from one snapshot
         connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # this opens the file
         now = Path(path).lstat()
         if (now.st_dev, now.st_ino) != (status.st_dev, status.st_ino):
-            raise RefusedClaimError(f"{shown_path(database)} was replaced while it was being opened")
+            raise RefusedClaimError(f"{format_path(database)} was replaced while it was being opened")
     except BaseException:
         connection.close()
         raise
@@ -106,31 +106,31 @@ def _is_wal_at_rest(database: str, path: str, context: CheckContext) -> bool:
     return len(header) == 20 and header[18] == _WAL and not os.path.lexists(f"{path}-wal")
 
 
-def _sql(connection: sqlite3.Connection, database: str, query: Query) -> str:
+def _build_query(connection: sqlite3.Connection, database: str, query: Query) -> str:
     """Build the query out of names that the catalogue knows."""
     found = connection.execute(
         "SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'view') AND name = ? COLLATE NOCASE",
-        [encodable(query.table)],
+        [check_encodable(query.table)],
     ).fetchone()
     if found is None:
-        raise NoSuchThingError(f"{shown_path(database)} has no table {query.table!r:.80}")
+        raise NoSuchThingError(f"{format_path(database)} has no table {query.table!r:.80}")
     table, definition = found
     if isinstance(definition, str) and definition[:22].upper().split()[:2] == ["CREATE", "VIRTUAL"]:
         raise RefusedClaimError(f"{table!r:.80} is a virtual table: reading it would run the code of its module")
-    columns = {row[1].lower(): row[1] for row in connection.execute(f"PRAGMA table_xinfo({_quoted(table)})")}
+    columns = {row[1].lower(): row[1] for row in connection.execute(f"PRAGMA table_xinfo({_quote(table)})")}
     for name in (*query.columns, *query.where):
         if name.lower() not in columns:
             raise NoSuchThingError(f"the table {table!r:.80} has no column {name!r:.80}")
-    wanted = ", ".join(_quoted(columns[name.lower()]) for name in query.columns) or "1"
-    conditions = " AND ".join(f"{_quoted(columns[name.lower()])} IS ?" for name in query.where) or "1"
-    return f"SELECT {wanted} FROM main.{_quoted(table)} WHERE {conditions}"  # noqa: S608 - names of the catalogue
+    wanted = ", ".join(_quote(columns[name.lower()]) for name in query.columns) or "1"
+    conditions = " AND ".join(f"{_quote(columns[name.lower()])} IS ?" for name in query.where) or "1"
+    return f"SELECT {wanted} FROM main.{_quote(table)} WHERE {conditions}"  # noqa: S608 - names of the catalogue
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _text(data: bytes) -> str:
+def _decode_text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -141,7 +141,7 @@ def _authorize(action: int, *_: str | None) -> int:
 def _check_value(name: str, value: object) -> None:
     if value is None or (isinstance(value, bool | str | bytes) and type(value) in (bool, str, bytes)):
         if isinstance(value, str):
-            encodable(value)
+            check_encodable(value)
         return
     if type(value) is int and -(2**63) <= value < 2**63:
         return
@@ -153,9 +153,9 @@ def _check_value(name: str, value: object) -> None:
     )
 
 
-def _explained(error: sqlite3.Error, database: str) -> Exception:
+def _translate_error(error: sqlite3.Error, database: str) -> Exception:
     name = getattr(error, "sqlite_errorname", "")
-    where = shown_path(database)
+    where = format_path(database)
     if name in ("SQLITE_BUSY", "SQLITE_LOCKED") or name.startswith("SQLITE_BUSY_"):
         return UncheckableClaimError(f"the database {where} is locked by a writer")
     if name == "SQLITE_NOTADB":

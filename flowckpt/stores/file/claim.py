@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records.checkpoint import SCHEMA_VERSION
-from flowckpt.core.system.blocking import Waiting, result_of
+from flowckpt.core.system.blocking import Waiting, run_in_place
 from flowckpt.core.system.filesystem import FULL, FileSystem, held_open, write_all
 from flowckpt.core.system.ids import new_token
 from flowckpt.core.system.process import ProcessIdentity, current_process, is_alive
@@ -158,7 +158,7 @@ def claim_next(
     if needed:
         _check_space(filesystem, directory, needed + _SLACK)
     lock, token, is_locked = former.lock, former.token, former.is_locked
-    writer = result_of(
+    writer = run_in_place(
         _claim_and_read(filesystem, directory, lock, number, workflow_id, token, is_locked, fetch, now, seals)
     )
     if writer is None:
@@ -420,7 +420,7 @@ def write_tombstone(
     number = max([*segment_numbers(filesystem.names(directory)), 0]) + 1
     seal_fields, seal = seals.make_seal(workflow_id, number, new_token(16))
     header = {**make_segment_header(workflow_id, number, now), "kind": "cleared", **seal_fields}
-    file, _ = result_of(claim_segment(filesystem, directory, number, header, seal))
+    file, _ = run_in_place(claim_segment(filesystem, directory, number, header, seal))
     filesystem.close(file)
     mark_segments(filesystem, directory, number)
     return number

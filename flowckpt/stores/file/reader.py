@@ -19,7 +19,7 @@ from flowckpt.core.codec.blob import Blob, Fetch
 from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.system.attrs_base import lazy_define
 from flowckpt.core.system.filesystem import FileSystem, held_open
-from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.numbers import pluralize
 from flowckpt.core.system.process import ProcessIdentity, is_alive
 from flowckpt.errors import (
     CheckpointCorruptedError,
@@ -398,7 +398,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         sealed = "" if image.seal is None or image.seal.key is None else f", {image.seal}"
         return [
             *notices,
-            Finding(workflow_id, "ok", f"{counted(count, 'checkpoint')}, {counted(steps, 'result')}{sealed}"),
+            Finding(workflow_id, "ok", f"{pluralize(count, 'checkpoint')}, {pluralize(steps, 'result')}{sealed}"),
         ]
 
 

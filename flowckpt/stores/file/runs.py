@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from flowckpt import stores
 from flowckpt.core.records import CheckpointData, HistoryView, Reason
-from flowckpt.core.system.blocking import SyncGroup, Waiting, result_of
+from flowckpt.core.system.blocking import SyncGroup, Waiting, run_in_place
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.filesystem import FileSystem, held_open
 from flowckpt.core.system.ids import new_token
@@ -156,7 +156,7 @@ class FileRuns(FileReader):
         known = self._recall(workflow_id)
 
         def claim_once() -> FileRunWriter:
-            return result_of(self._make_and_claim(workflow_id, at_least=at_least, take_over=take_over, known=known))
+            return run_in_place(self._make_and_claim(workflow_id, at_least=at_least, take_over=take_over, known=known))
 
         for _ in range(PATIENCE):
             owned = self._retry(workflow_id, "acquire", claim_once)

@@ -20,13 +20,13 @@ import attrs
 from flowckpt.core.codec import decode
 from flowckpt.core.codec.blob import TAG, Fetch
 from flowckpt.core.codec.checkpoints import CARRIED, check_schema, decode_head
-from flowckpt.core.codec.results import Blobs, encode_time, result_from
+from flowckpt.core.codec.results import Blobs, build_result, encode_time
 from flowckpt.core.records import CheckpointData, History, HistoryView, Reason, Status, StepResult, checkpoint
 from flowckpt.core.records.checkpoint import STATUS_OF_REASON
 from flowckpt.core.records.generation import start_of_run
 from flowckpt.core.records.listing import CheckpointRef, RunInfo, Selection
 from flowckpt.core.system.attrs_base import FieldEquality
-from flowckpt.core.system.lazy import uncollected
+from flowckpt.core.system.lazy import paused_collector
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -284,7 +284,7 @@ def read_run(
         return data
 
     try:
-        with uncollected():  # the objects stay alive: saves 1 of 4.5 µs per result
+        with paused_collector():  # the objects stay alive: saves 1 of 4.5 µs per result
             if attempt is None:
                 chosen = _follow_back(image, numbers, kept, seals)
             else:
@@ -501,7 +501,7 @@ def _join_records(image: RunImage, records: list[Record], fetch: Fetch) -> None:
             if record.results:
                 source = record if TAG not in record.opened else None
                 for place, document in enumerate(record.results):
-                    result, blobs = result_from(document, fetch, source, place)
+                    result, blobs = build_result(document, fetch, source, place)
                     if blobs:
                         large[len(made)] = blobs
                     notable.append(len(made))

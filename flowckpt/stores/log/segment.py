@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core.codec.blob import TAG
-from flowckpt.core.codec.results import AFTER_OUTPUT, AFTER_PLAIN_OUTPUT, TIME, checked_origin, plain_result
+from flowckpt.core.codec.results import AFTER_OUTPUT, AFTER_PLAIN_OUTPUT, TIME, build_plain_result, check_origin
 from flowckpt.stores.log import sealing
 from flowckpt.stores.log.sealing.protection import SealBrokenError
 
@@ -603,9 +603,9 @@ def _parse_lines(data: bytes, lines: list[bytes], position: int, number: int, *,
             continue
         origin, arguments, sequence = found.groups()
         if (known := origins.get(origin)) is None:
-            known = origins[origin] = checked_origin(origin)
+            known = origins[origin] = check_origin(origin)
         record.sequence = int(sequence)
-        record.plain = plain_result(document, known, arguments, record)
+        record.plain = build_plain_result(document, known, arguments, record)
     return here
 
 

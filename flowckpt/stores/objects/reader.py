@@ -18,7 +18,7 @@ from flowckpt.core.records import Status
 from flowckpt.core.records.listing import Owner, RunFilter, RunInfo
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.clock import Clock
-from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.numbers import pluralize
 from flowckpt.core.system.process import ProcessIdentity
 from flowckpt.errors import (
     CheckpointCorruptedError,
@@ -339,7 +339,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
                 findings.append(Finding(run, "corrupt", "no claim names the run"))
         late = sum(self.bucket.map(partial(count_late_objects, self.bucket), runs))
         if late:
-            detail = f"{counted(late, 'object')} of cleared runs arrived after the clear; 'flowckpt store prune' removes them"
+            detail = f"{pluralize(late, 'object')} of cleared runs arrived after the clear; 'flowckpt store prune' removes them"
             findings.append(Finding("", "notice", detail))
         return findings
 
@@ -369,7 +369,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         if not image.newest:
             return []
         count, steps = len(image.checkpoints()), len(image.history.results)
-        return [Finding(workflow_id, "ok", f"{counted(count, 'checkpoint')}, {counted(steps, 'result')}")]
+        return [Finding(workflow_id, "ok", f"{pluralize(count, 'checkpoint')}, {pluralize(steps, 'result')}")]
 
     def _make_fetch(self, workflow_id: str, keys: RunKeys) -> Fetch:
         def fetch(digest: str, size: int) -> bytes:

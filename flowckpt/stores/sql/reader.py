@@ -18,13 +18,13 @@ from flowckpt.core.records.statistics import (
     RunStatistics,
     StepStatistics,
     StoreStatistics,
-    claims_in_order,
-    days_in_order,
-    failures_in_order,
-    figures_in_order,
+    sort_claims,
+    sort_days,
+    sort_failures,
+    sort_figures,
 )
 from flowckpt.core.records.wait import Signal
-from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.numbers import pluralize
 from flowckpt.core.system.process import ProcessIdentity
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, CheckpointStorageError, FlowckptError
 from flowckpt.stores.base import Finding, RunSurvey
@@ -163,7 +163,9 @@ def verify_run(session: Session, workflow_id: str, fetch: Fetch) -> Finding | No
     signals.parse(workflow_id, session.execute(signals.SELECT_SIGNALS, (encode_id(workflow_id),)))
     if not attempts:
         return None
-    return Finding(workflow_id, "ok", f"{counted(checkpoint_count, 'checkpoint')}, {counted(result_count, 'result')}")
+    return Finding(
+        workflow_id, "ok", f"{pluralize(checkpoint_count, 'checkpoint')}, {pluralize(result_count, 'result')}"
+    )
 
 
 def _check_row(image: RunImage, info: RunInfo | None, newest_first: list[CheckpointData]) -> None:
@@ -690,7 +692,7 @@ def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, li
         checkpoints=sum(count for count, _ in days.values()),
         steps=rows(_STEPS)[0][0],
         size=sum(size for _, size in days.values()),
-        days=days_in_order({date.fromisoformat(day): count for day, count in counted(_RUNS_PER_DAY).items()}, days),
+        days=sort_days({date.fromisoformat(day): count for day, count in counted(_RUNS_PER_DAY).items()}, days),
         largest_runs=tuple(
             RunStatistics(decode_id(run), decode_id(name), count, int(size))
             for run, name, count, size in rows(_LARGEST_RUNS, limit)
@@ -698,9 +700,9 @@ def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, li
         largest_checkpoints=tuple(
             parse_reference(decode_id(run), tuple(columns)) for run, *columns in rows(_LARGEST_CHECKPOINTS, limit)
         ),
-        claims=claims_in_order(claims),
-        failures=failures_in_order(counted(_FAILED_STEPS), counted(_FAILED_ATTEMPTS)),
-        figures=figures_in_order(map(json.loads, (text for (text,) in rows(_FIGURES)))),
+        claims=sort_claims(claims),
+        failures=sort_failures(counted(_FAILED_STEPS), counted(_FAILED_ATTEMPTS)),
+        figures=sort_figures(map(json.loads, (text for (text,) in rows(_FIGURES)))),
         slowest_steps=tuple(
             StepStatistics(decode_id(name), path, times, median, longest)
             for name, path, times, median, longest in rows(_SLOWEST, limit)
