@@ -20,7 +20,6 @@ from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, Ru
 from flowckpt.maintenance import copy_run
 from flowckpt.stores import ObjectCheckpointStore
 from flowckpt.stores.objects import claim
-from flowckpt.stores.objects import runs as arrivals
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.testing.contract import checkpoint, results
 from tests.faulty_proxy import FaultyProxy
@@ -89,7 +88,7 @@ def bringer(driver, at=0, act=lambda: None, process=None, **options):
 
 
 def bring(store, run="run", large="large " * 20_000):
-    arrivals.receive_run(store.runs, run, lambda: iter(history(large)))
+    store.runs.receive_run(run, lambda: iter(history(large)))
 
 
 def wanted(large="large " * 20_000):

@@ -245,7 +245,10 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
 
         def read_once() -> Owner | None:
             keys = read_keys(self.bucket, workflow_id)
-            return self._read_owner(workflow_id, keys) if keys.attempts else None
+            if not keys.attempts:
+                return None
+            newest = keys.at(keys.attempts[-1])
+            return self._read_owner(newest, read_tail(self.bucket, newest, workflow_id), workflow_id)
 
         return self._retry(workflow_id, "read", read_once)
 
@@ -286,9 +289,8 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         """
         return max(self._clock.now(), self.bucket.estimate_earliest_time())
 
-    def _read_owner(self, workflow_id: str, keys: RunKeys) -> Owner | None:
-        newest = keys.at(keys.attempts[-1])
-        holder = read_holder(self.bucket, newest, read_tail(self.bucket, newest, workflow_id), workflow_id)
+    def _read_owner(self, keys: AttemptKeys, tail: AttemptTail, workflow_id: str) -> Owner | None:
+        holder = read_holder(self.bucket, keys, tail, workflow_id)
         return holder.owner if holder is not None and holder.holds(self._estimate_server_time()) else None
 
     def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
@@ -311,13 +313,52 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         return self._describe(run_key(workflow_id))
 
     def _describe(self, run: str) -> RunInfo | None:
-        return self._retry(
-            run,
-            "list",
-            lambda: read_run_info(
-                self.bucket, run, self._estimate_server_time, lambda workflow_id: self.read(workflow_id).info()
-            ),
-        )
+        return self._retry(run, "list", partial(self._describe_once, run))
+
+    # A listed run is described by the end of its newest attempt if its owner recorded the state there, else by a few
+    # records. That takes three requests for a released run, and up to eight for one that is running or has crashed; the
+    # runs of a list are read sixteen at a time.
+
+    def _describe_once(self, run: str) -> RunInfo | None:
+        """Return a run as listed, by its key; None if it has no checkpoint.
+
+        Raises:
+            CheckpointCorruptedError: a needed record is damaged.
+            ChangedMeanwhileError: an object was removed meanwhile.
+        """
+        keys = read_keys_at(self.bucket, run)
+        owner = None
+        for attempt in reversed(keys.attempts):
+            at = keys.at(attempt)
+            tail = read_tail(self.bucket, at, run)
+            if tail.is_ignored:
+                return None
+            if attempt == keys.attempts[-1]:
+                owner = self._read_owner(at, tail, run)
+            if tail.is_begun:
+                try:
+                    info = _parse_summary(tail) or self._read_summary(at, tail)
+                except (DecodingError, InflationError, LookupError, TypeError, ValueError) as error:
+                    raise corrupt_object_error(at.root, run, f"it cannot be described: {error}") from error
+                return None if info is None else info.with_owner(owner)
+        return None
+
+    def _read_summary(self, at: AttemptKeys, tail: AttemptTail) -> RunInfo | None:
+        last_number = tail.number - (tail.end is not None)
+        wanted = [at.record(0), at.record(1), at.record(last_number)]
+        claim, first, last = self.bucket.get_all(wanted, at.run)
+        if claim is None or first is None or last is None:
+            raise ChangedMeanwhileError(at.root)
+        document = parse_claim(claim)
+        if document is None:
+            raise corrupt_object_error(at.record(0), at.run, "the claim cannot be read")
+        workflow_id = str(document["workflow_id"])
+        head, tip = _parse_last_line(first), _parse_last_line(last)
+        started_at = _parse_start(first, head)
+        # After a deletion, the newest checkpoint is known only from the whole run; in an earlier version, so is the start.
+        if "sequence" not in head or "sequence" not in tip or started_at is None:
+            return self.read(workflow_id).info()
+        return make_run_info(workflow_id, at.attempt, started_at, head, tip)
 
     def signals(self, workflow_id: str) -> list[Signal]:
         """Return the messages for a run in the order of sending."""
@@ -407,15 +448,6 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         )
 
 
-# A run in a list: from the end of its newest attempt if its owner recorded the state there, else from a few records.
-#
-# That takes three requests for a released run, and up to eight for one that is running or has crashed; the runs of a
-# list are read sixteen at a time.
-
-Latest = Callable[[str], RunInfo | None]
-"""Reads a complete run to describe it; None if it has no checkpoint."""
-
-
 def list_run_keys(bucket: Bucket) -> list[str]:
     """Return the keys of all runs, including cleared ones."""
     return [f"{RUNS}/{name}" for name in bucket.list_names(RUNS, "")]
@@ -443,38 +475,6 @@ def count_late_objects(bucket: Bucket, run: str) -> int:
     return sum(len(bucket.list_keys(prefix, run)) for prefix in (*keys.former_signals, *keys.former_values))
 
 
-def read_run_info(bucket: Bucket, run: str, now: Callable[[], datetime], latest_of: Latest) -> RunInfo | None:
-    """Return a run as listed; None if it has no checkpoint.
-
-    Args:
-        bucket: the bucket.
-        run: the key of the run.
-        now: returns the time, for leases.
-        latest_of: reads a complete run to describe it.
-
-    Raises:
-        CheckpointCorruptedError: a needed record is damaged.
-        ChangedMeanwhileError: an object was removed meanwhile.
-    """
-    keys = read_keys_at(bucket, run)
-    owner = None
-    for attempt in reversed(keys.attempts):
-        at = keys.at(attempt)
-        tail = read_tail(bucket, at, run)
-        if tail.is_ignored:
-            return None
-        if attempt == keys.attempts[-1]:
-            holder = read_holder(bucket, at, tail, run)
-            owner = holder.owner if holder is not None and holder.holds(now()) else None
-        if tail.is_begun:
-            try:
-                info = _parse_summary(tail) or _read_summary(bucket, keys, at, tail, latest_of)
-            except (DecodingError, InflationError, LookupError, TypeError, ValueError) as error:
-                raise corrupt_object_error(at.root, run, f"it cannot be described: {error}") from error
-            return None if info is None else info.with_owner(owner)
-    return None
-
-
 def _parse_summary(tail: AttemptTail) -> RunInfo | None:
     summary = tail.end.run if tail.end is not None else None
     if summary is None:
@@ -489,26 +489,6 @@ def _parse_summary(tail: AttemptTail) -> RunInfo | None:
         summary["steps"],
         decode(summary["metadata"]),
     )
-
-
-def _read_summary(
-    bucket: Bucket, keys: RunKeys, at: AttemptKeys, tail: AttemptTail, latest_of: Latest
-) -> RunInfo | None:
-    last_number = tail.number - (tail.end is not None)
-    wanted = [at.record(0), at.record(1), at.record(last_number)]
-    claim, first, last = bucket.get_all(wanted, keys.run)
-    if claim is None or first is None or last is None:
-        raise ChangedMeanwhileError(at.root)
-    document = parse_claim(claim)
-    if document is None:
-        raise corrupt_object_error(at.record(0), keys.run, "the claim cannot be read")
-    workflow_id = str(document["workflow_id"])
-    head, tip = _parse_last_line(first), _parse_last_line(last)
-    started_at = _parse_start(first, head)
-    # After a deletion, the newest checkpoint is known only from the whole run; in an earlier version, so is the start.
-    if "sequence" not in head or "sequence" not in tip or started_at is None:
-        return latest_of(workflow_id)
-    return make_run_info(workflow_id, at.attempt, started_at, head, tip)
 
 
 def _parse_start(first: bytes, head: Mapping[str, Any]) -> datetime | None:

@@ -96,6 +96,7 @@ class _Attempt:
         keys: its keys.
         records: the content of its objects, by number; None if it cannot be unpacked.
         bundles: the content of its bundles, by key.
+        ends: the ends among its objects, by number; None if one is damaged.
         lines: its intact records by number, the claim first.
         damage: the damage of its first damaged record; empty if there is none.
     """
@@ -103,6 +104,7 @@ class _Attempt:
     keys: AttemptKeys
     records: Mapping[int, bytes | None]
     bundles: Mapping[str, bytes | None]
+    ends: Mapping[int, AttemptEnd | None]
     lines: dict[int, bytes] = attrs.field(factory=dict)
     damage: str = ""
 
@@ -123,13 +125,13 @@ class _Attempt:
         digest, number = START, 0
         last = max([*self.records, *((parse_bundle_numbers(each) or (0, 0))[1] for each in self.bundles)], default=-1)
         while number <= last and not self.damage:
-            body = self.records.get(number)
-            if body is not None and is_end(body):
-                if not _is_intact_end(body):
+            if number in self.ends:
+                if self.ends[number] is None:
                     self.damage = "the end of the attempt does not match its checksum"
-                elif any(at > number and not _is_fence(other) for at, other in self.records.items()):
+                elif any(at > number and not self._may_be_fence(at) for at in self.records):
                     self.damage = "it is missing, but later ones exist"  # a claim has put an end in its place
                 return
+            body = self.records.get(number)
             if number == 1 and body is not None and is_mark(body):
                 lines = body if is_intact(body) else make_mark(secrets.token_hex(16))
             else:
@@ -137,6 +139,11 @@ class _Attempt:
             if lines:
                 self.lines[number] = lines
             number += 1
+
+    def _may_be_fence(self, number: int) -> bool:
+        """Return whether an object is an end that a claim may have put after another end."""
+        end = self.ends.get(number)
+        return number in self.ends if end is None else end.kind == FENCED
 
 
 @attrs.define
@@ -181,14 +188,15 @@ class _Repair:
         """Claim the run, which ends all attempts; a damaged end is removed first."""
         newest = self._read(self.keys.attempts[-1])
         # An end after a gap has ended the attempt, too, so there is no owner to check.
-        is_ended = bool(newest.records) and _is_any_end(newest.records[max(newest.records)])
+        is_ended = bool(newest.records) and max(newest.records) in newest.ends
         try:
             return self.runs.claim(self.workflow_id, take_over=is_ended)
         except CheckpointCorruptedError:
             for number in self.keys.attempts:
                 attempt = self._read(number)
-                for at, body in attempt.records.items():
-                    if body is not None and is_end(body) and not _is_intact_end(body):
+                for at, end in attempt.ends.items():
+                    body = attempt.records[at] or b""
+                    if end is None:
                         if CLEARED.encode() in body:
                             raise
                         self._set_aside()
@@ -259,7 +267,8 @@ class _Repair:
             if key.startswith(f"{keys.records}/") and (at := parse_record_number(key)) is not None
         }
         bundles = {key: content for key, content in contents.items() if key.startswith(f"{keys.bundles}/")}
-        return _Attempt(keys, records, bundles)
+        ends = {at: _parse_end_or_none(content) for at, content in records.items() if content and is_end(content)}
+        return _Attempt(keys, records, bundles, ends)
 
     # --- what is done about it -------------------------------------------------------------------------------------
 
@@ -287,11 +296,11 @@ class _Repair:
             self._put_end(keys, end)
             after = [number for number in records if number > end or number not in intact]
             for number in after:
-                if number != end and _is_any_end(records[number]):
+                if number != end and number in attempt.ends:
                     self._put_end(keys, number)
                 elif number != end:
                     doomed.append(keys.record(number))
-            size = sum(len(records[number] or b"") for number in after if not _is_any_end(records[number]))
+            size = sum(len(records[number] or b"") for number in after if number not in attempt.ends)
             place = keys.record(len(intact)) if attempt.damage else keys.root
             self._add_loss(place, size, detail)
         self.bucket.delete(doomed, self.workflow_id, "repair")
@@ -379,21 +388,11 @@ def _unpack_or_none(body: bytes | None) -> bytes | None:
         return None
 
 
-def _is_any_end(body: bytes | None) -> bool:
-    return body is not None and is_end(body)
-
-
-def _is_fence(body: bytes | None) -> bool:
-    """Return whether an object is an end that a claim may have put after another end."""
-    return body is not None and is_end(body) and (not _is_intact_end(body) or parse_end(body).kind == FENCED)
-
-
-def _is_intact_end(body: bytes) -> bool:
+def _parse_end_or_none(content: bytes) -> AttemptEnd | None:
     try:
-        parse_end(body)
+        return parse_end(content)
     except (ValueError, KeyError, TypeError):
-        return False
-    return True
+        return None
 
 
 def _parse_value_digest(error: Exception) -> str:

@@ -41,7 +41,7 @@ from flowckpt.stores.objects.claim import (
     sweep_values,
     withdrawn_on_error,
 )
-from flowckpt.stores.objects.layout import INDEX
+from flowckpt.stores.objects.layout import INDEX, RunKeys
 from flowckpt.stores.objects.reader import ObjectReader, RunRead, list_run_keys
 from flowckpt.stores.objects.run_writer import AttemptWriter, BulkWriter, ObjectRunWriter
 from flowckpt.stores.objects.signals import send_signal
@@ -143,7 +143,25 @@ class ObjectRuns(ObjectReader):
 
     def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
         """Write a whole run under a claim that readers ignore, then end the claim."""
-        receive_run(self, workflow_id, checkpoints)
+        _check_absent(self, workflow_id)
+        if (owner := self.owner(workflow_id)) is not None:
+            raise RunLockedError(workflow_id, holder=str(owner))
+        began_at: dict[int, datetime] = {}
+        for data in checkpoints():
+            began_at.setdefault(data.attempt, data.saved_at)
+        if not began_at:
+            return
+        claimed = _claim_alone(self, workflow_id, max(began_at), began_at[max(began_at)])
+        arrival = _BulkImport(self, workflow_id, claimed, began_at)
+        try:
+            arrival.write(checkpoints())
+        except BaseException as error:
+            arrival.withdraw()
+            if isinstance(error, FencedError):
+                raise _overtaken_error(workflow_id) from error
+            raise
+        finally:
+            self.arriving.pop(workflow_id, None)
 
     def repair(self, workflow_id: str) -> Repaired:
         """Set aside the damaged parts of a run, and keep the rest."""
@@ -274,52 +292,20 @@ class ObjectRuns(ObjectReader):
 _PATIENCE = 100
 
 
-def receive_run(runs: ObjectRuns, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
-    """Import a run.
-
-    Args:
-        runs: the runs of the store.
-        workflow_id: the run.
-        checkpoints: returns its checkpoints; called twice, first for the numbers of the attempts.
-    """
-    _check_absent(runs, workflow_id)
-    began_at: dict[int, datetime] = {}
-    for data in checkpoints():
-        began_at.setdefault(data.attempt, data.saved_at)
-    if not began_at:
-        return
-    claimed = _claim_alone(runs, workflow_id, max(began_at), began_at[max(began_at)])
-    arrival = _BulkImport(runs, workflow_id, claimed, began_at)
-    try:
-        arrival.write(checkpoints())
-    except BaseException as error:
-        arrival.withdraw()
-        if isinstance(error, FencedError):
-            raise _overtaken_error(workflow_id) from error
-        raise
-    finally:
-        runs.arriving.pop(workflow_id, None)
-
-
-def _check_absent(runs: ObjectRuns, workflow_id: str) -> None:
-    """Raise if a run cannot be imported, before its checkpoints are read."""
-    if runs.read(workflow_id).image.records:
+def _check_absent(runs: ObjectRuns, workflow_id: str, keys: RunKeys | None = None) -> None:
+    if runs.read(workflow_id, keys=keys).image.records:
         raise RunExistsError(workflow_id)
-    if (owner := runs.owner(workflow_id)) is not None:
-        raise RunLockedError(workflow_id, holder=str(owner))
 
 
 def _claim_alone(runs: ObjectRuns, workflow_id: str, attempt: int, began_at: datetime) -> ClaimedAttempt:
     """Claim an attempt of a run without other attempts."""
     for _ in range(_PATIENCE):
-        if runs.read(workflow_id).image.records:
-            raise RunExistsError(workflow_id)
+        _check_absent(runs, workflow_id)
         claimed = runs.claim(workflow_id, at_least=attempt, began_at=began_at, gives_way=True)
         if claimed.attempt == attempt and not claimed.keys.attempts:
             return claimed
         with withdrawn_on_error(runs.bucket, claimed, workflow_id):
-            if runs.read(workflow_id, keys=claimed.keys).image.records:
-                raise RunExistsError(workflow_id)
+            _check_absent(runs, workflow_id, claimed.keys)
         writer = runs.make_blank_writer(workflow_id, claimed)
         writer.entomb(runs.format_now())
         runs.finish_clearing(workflow_id, writer)
