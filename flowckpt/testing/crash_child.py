@@ -43,7 +43,7 @@ MOST_SCANNED = 2_000
 """Files of the working directory that are kept before a command runs, because its changes are not observed one by one."""
 _NOT_FILES, _MEMORY = ("/dev/", "/proc/", "/sys/"), "/dev/shm/"  # noqa: S108 - files in memory are files
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_READING_METHODS = (b"GET ", b"HEAD ", b"OPTIONS ")
+_READING_METHODS = ("GET", "HEAD", "OPTIONS")
 _SQLITE_PARTS = ("", "-journal", "-wal", "-shm")
 _PATH_ARGUMENTS = {"os.remove": (0,), "os.rename": (0, 1), "os.link": (1,), "os.symlink": (1,), "os.truncate": (0,)}
 
@@ -198,24 +198,24 @@ class Guard:
 
     def scan(self) -> None:
         """Keep the files of the working directory before a command, and note the changed ones after it."""
-        found: dict[str, int] = {}
+        times: dict[str, int] = {}
         for directory, below, names in os.walk(os.getcwd()):  # noqa: PTH109
             below[:] = [each for each in below if not each.startswith(".") and each != "__pycache__"]
             for name in names:
                 path = f"{directory}/{name}"
-                if len(found) >= MOST_SCANNED or not os.path.isfile(path):  # noqa: PTH113
+                if len(times) >= MOST_SCANNED or not os.path.isfile(path):  # noqa: PTH113
                     continue
-                found[path] = os.stat(path).st_mtime_ns  # noqa: PTH116
+                times[path] = os.stat(path).st_mtime_ns  # noqa: PTH116
         if self._scanned is None:
-            for path in found:
+            for path in times:
                 self.keep(path, is_change=False)
         else:
-            for path in {**found, **self._scanned}:
-                if found.get(path) != self._scanned.get(path):
+            for path in {**times, **self._scanned}:
+                if times.get(path) != self._scanned.get(path):
                     if path not in self._kept:  # a file that existed before the command was kept
                         self._note_kept(path, "absent")
                     self._note_change(path)
-        self._scanned = found
+        self._scanned = times
 
     def _on_audit_event(self, event: str, args: tuple[Any, ...]) -> None:
         if event not in _OBSERVED_EVENTS or getattr(self._mine, "is_busy", False):
@@ -243,25 +243,20 @@ class Guard:
             if isinstance(args[0], str | bytes):
                 self.keep(os.fsdecode(args[0]), is_change=False)
         elif event == "shutil.rmtree":
-            for directory, _, names in os.walk(args[0]):
+            for directory, _, names in os.walk(os.fsdecode(args[0])):
                 self.keep(directory, is_change=False)
                 for name in names:
                     self.keep(f"{directory}/{name}")
         elif event == "sqlite3.connect":
-            if isinstance(args[0], str | bytes) and os.fsdecode(args[0]) not in ("", ":memory:"):
-                name = os.fsdecode(args[0]).removeprefix("file:").partition("?")[0]
-                for part in _SQLITE_PARTS:
-                    self.keep(f"{name}{part}", is_change=not part)
-        elif event == "smtplib.send" or not bytes(args[1][:8]).startswith(_READING_METHODS):
-            self._note_sent(event, args)
-
-    def _note_sent(self, event: str, args: tuple[Any, ...]) -> None:
-        data = bytes(args[1][:80]) if isinstance(args[1], bytes) else b""
-        verb = data.partition(b" ")[0].decode("ascii", "replace")
-        if event == "smtplib.send" or (b" HTTP/1" in bytes(args[1][:2000]) and verb.isupper()):
-            self._log.add(
-                "effect", path=self.find_running_step(), sent="mail" if event == "smtplib.send" else f"a {verb} request"
-            )
+            name = os.fsdecode(args[0]).removeprefix("file:").partition("?")[0]
+            for part in _SQLITE_PARTS if name not in ("", ":memory:") else ():
+                self.keep(f"{name}{part}", is_change=not part)
+        elif event == "smtplib.send":
+            self._log.add("effect", path=self.find_running_step(), sent="mail")
+        elif isinstance(args[1], bytes) and b" HTTP/1" in args[1][:2000]:  # else a part of a body
+            verb = args[1][:80].partition(b" ")[0].decode("ascii", "replace")
+            if verb.isupper() and verb not in _READING_METHODS:
+                self._log.add("effect", path=self.find_running_step(), sent=f"a {verb} request")
 
 
 _OBSERVED_EVENTS = {
@@ -311,13 +306,13 @@ def snapshot_memory(function: Any) -> dict[str, tuple[Any, int]]:
     Args:
         function: the function of a step; its globals, its closure and its bound object are inspected.
     """
-    found: dict[str, tuple[Any, int]] = {}
+    tokens: dict[str, tuple[Any, int]] = {}
     for name, value in _find_reachable_values(getattr(function, "func", function), 2).items():
         if not isinstance(value, ModuleType | type) and not callable(value):
-            found[name] = _token(value)
+            tokens[name] = _token(value)
         elif hasattr(value, "mock_calls"):
-            found[name] = _token(getattr(value, "mock_calls"))  # noqa: B009 - no type has it
-    return found
+            tokens[name] = _token(getattr(value, "mock_calls"))  # noqa: B009 - no type has it
+    return tokens
 
 
 def _find_reachable_values(function: Any, depth: int) -> dict[str, Any]:

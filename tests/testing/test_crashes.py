@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
 import os
+import shutil
+import sqlite3
 import sys
 import traceback
 from pathlib import Path
@@ -16,6 +19,7 @@ import pytest
 from flowckpt import step, workflow
 from flowckpt.errors import FlowckptError, InputError
 from flowckpt.testing import CrashesFoundError, explore_crashes
+from flowckpt.testing.crash_child import Guard, Log, read_lines
 from tests.forked import processes
 
 HERE = Path(__file__).parent
@@ -172,6 +176,35 @@ def test_a_command_that_appends_is_found_and_undone(tmp_path):
     with pytest.raises(CrashesFoundError, match="`append` ran twice, and log differs"):
         explore_crashes(commands)
     assert (tmp_path / "log").read_text() == "before\n"
+
+
+@in_a_small_process
+def test_what_a_step_names_by_bytes_or_a_path_object_is_restored():
+    Path("old").mkdir()
+    Path("old/list.txt").write_text("before")
+
+    def change():
+        with contextlib.closing(sqlite3.connect(Path("shop.db"))) as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS orders (number)")
+        shutil.rmtree(b"old", ignore_errors=True)
+
+    @workflow
+    def changes():
+        yield step("change").python(change).checkpoint()
+
+    with pytest.raises(CrashesFoundError, match="`change` wrote shop.db, which nothing claims"):
+        explore_crashes(changes)
+    assert not Path("shop.db").exists()
+    assert Path("old/list.txt").read_text() == "before"
+
+
+def test_a_request_whose_body_comes_in_parts_is_observed_without_an_error(tmp_path):
+    log = tmp_path / "log.jsonl"
+    guard = Guard(tmp_path, Log(log))
+    guard._on_audit_event("http.client.send", (None, iter([b"part"])))
+    guard._on_audit_event("http.client.send", (None, b"PUT /a HTTP/1.1\r\n"))
+    guard._on_audit_event("http.client.send", (None, b"GET /a HTTP/1.1\r\n"))
+    assert [each["sent"] for each in read_lines(log)] == ["a PUT request"]
 
 
 @in_a_small_process
