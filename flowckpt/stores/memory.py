@@ -44,7 +44,7 @@ _SEQUENCE, _ATTEMPT, _RESULTS = map(itemgetter, range(3))
 _TEXT_OF = {reason: reason.value for reason in Reason}
 
 
-def _head(record: _Record) -> dict[str, Any]:
+def _build_head(record: _Record) -> dict[str, Any]:
     """Return the head of a checkpoint as a tree."""
     sequence, attempt, _, name, reason, saved_at, head = record
     time = encode_time(saved_at)
@@ -67,17 +67,17 @@ class _Run:
         attempt: the newest attempt.
         firsts: the fields that later checkpoints of an attempt leave out, by attempt.
         written_by: the attempts that saved or removed checkpoints.
-        former: the earlier courses, one for each return to an earlier point.
+        earlier: the earlier courses, one for each return to an earlier point.
         deleted: the sequences of deleted checkpoints.
-        steps: the steps that the attempt `parse_place` started since the last checkpoint.
+        steps: the steps that the attempt `steps_of` started since the last checkpoint.
         live: the live note.
     """
 
     attempt: int = 0
     started_at: datetime | None = None
     last_sequence: int = 0
-    now: _Course = attrs.field(factory=_Course)
-    former: list[_Course] = attrs.field(factory=list)
+    current: _Course = attrs.field(factory=_Course)
+    earlier: list[_Course] = attrs.field(factory=list)
     deleted: set[int] = attrs.field(factory=set)
     firsts: dict[int, dict[str, Any]] = attrs.field(factory=dict)
     blobs: dict[str, bytes] = attrs.field(factory=dict)
@@ -90,45 +90,45 @@ class _Run:
 
     @property
     def courses(self) -> list[_Course]:
-        return [*self.former, self.now]
+        return [*self.earlier, self.current]
 
     @property
     def size(self) -> int:
-        heads = sum(len(repr(_head(record))) for record in self.now.records)
-        return heads + sum(map(len, self.now.encoded)) + sum(map(len, self.blobs.values()))
+        heads = sum(len(repr(_build_head(record))) for record in self.current.records)
+        return heads + sum(map(len, self.current.encoded)) + sum(map(len, self.blobs.values()))
 
-    def standing(self, course: _Course) -> list[_Record]:
+    def list_records(self, course: _Course) -> list[_Record]:
         return [record for record in course.records if _SEQUENCE(record) not in self.deleted]
 
     def fetch(self, digest: str, size: int) -> bytes:
         return self.blobs[digest]
 
-    def history(self, course: _Course, length: int | None = None) -> History:
+    def build_history(self, course: _Course, length: int | None = None) -> History:
         history = History()
         for encoded in course.encoded[:length]:
             result, blobs = decode_result(json.loads(encoded), self.fetch)
             history.append(result, encoded, blobs)
         return history
 
-    def data(self, course: _Course, record: _Record) -> CheckpointData:
-        head = {**self.firsts[_ATTEMPT(record)], **_head(record)}
-        data = decode_head(head, self.history(course, _RESULTS(record)).view(), self.fetch)
+    def load(self, course: _Course, record: _Record) -> CheckpointData:
+        head = {**self.firsts[_ATTEMPT(record)], **_build_head(record)}
+        data = decode_head(head, self.build_history(course, _RESULTS(record)).view(), self.fetch)
         return attrs.evolve(data, extra=copy.deepcopy(data.extra)) if data.extra else data
 
-    def latest(self, attempt: int | None = None) -> CheckpointData | None:
-        live = [record for record in self.standing(self.now) if attempt in (None, _ATTEMPT(record))]
-        return self.data(self.now, live[-1]) if live else None
+    def load_latest(self, attempt: int | None = None) -> CheckpointData | None:
+        live = [record for record in self.list_records(self.current) if attempt in (None, _ATTEMPT(record))]
+        return self.load(self.current, live[-1]) if live else None
 
-    def references(self, workflow_id: str, course: _Course) -> list[CheckpointRef]:
+    def list_references(self, workflow_id: str, course: _Course) -> list[CheckpointRef]:
         """Return the checkpoints of a course, oldest first."""
-        found, before, answer = [], 0, None
-        history = self.history(course)
+        references, before, answer = [], 0, None
+        history = self.build_history(course)
         for record in course.records:
             sequence, by_attempt, results, name, *_ = record
             answer = verified_after(answer, history.results[before:results])
             if sequence not in self.deleted:
-                head = _head(record)
-                found.append(
+                head = _build_head(record)
+                references.append(
                     records.CheckpointRef(
                         workflow_id,
                         name,
@@ -142,20 +142,20 @@ class _Run:
                     )
                 )
             before = results
-        return found
+        return references
 
     def forget(self) -> None:
         """Drop everything saved before the generation that starts now."""
-        self.now, self.former = _Course(), []
+        self.current, self.earlier = _Course(), []
         for each in (self.firsts, self.blobs, self.written_by, self.pins, self.deleted):
             each.clear()
 
     def drop_unnamed_values(self) -> None:
         texts = [repr(head) for head in self.firsts.values()]
         for course in self.courses:
-            texts += [repr(_head(record)) for record in course.records]
+            texts += [repr(_build_head(record)) for record in course.records]
             texts += [encoded.decode() for encoded in course.encoded]
-        self.blobs = {name: held for name, held in self.blobs.items() if any(name in text for text in texts)}
+        self.blobs = {name: blob for name, blob in self.blobs.items() if any(name in text for text in texts)}
 
 
 _ONLY_ITS_PLACE: tuple[None, dict[str, Blob]] = (None, {})
@@ -202,12 +202,12 @@ class MemoryRunWriter(RunWriter):
         if first is not None and first.reason is Reason.CONTINUED:
             run.forget()
             return (), view.history.view(0)
-        shared = run.history(run.now).view().shared_length(view)
-        kept = [record for record in run.now.records if _RESULTS(record) <= shared]
-        length = _RESULTS(kept[-1]) if kept else 0
-        if len(kept) < len(run.now.records):
-            run.former.append(run.now)
-        run.now = _Course(kept, run.now.encoded[:length])
+        shared = run.build_history(run.current).view().shared_length(view)
+        shared_records = [record for record in run.current.records if _RESULTS(record) <= shared]
+        length = _RESULTS(shared_records[-1]) if shared_records else 0
+        if len(shared_records) < len(run.current.records):
+            run.earlier.append(run.current)
+        run.current = _Course(shared_records, run.current.encoded[:length])
         return (), view.history.view(length)
 
     def _write(
@@ -225,8 +225,8 @@ class MemoryRunWriter(RunWriter):
             run.blobs.update({digest: blob.content() for digest, blob in missing.items()})
             self._mark_values_durable(named, ())
         if count > held:
-            run.now.encoded += history.encoded_between(held, count)
-        stored, sequence = run.now.records, data.sequence
+            run.current.encoded += history.encoded_between(held, count)
+        stored, sequence = run.current.records, data.sequence
         stored.append((sequence, data.attempt, count, data.checkpoint_id, _TEXT_OF[data.reason], data.saved_at, head))
         if self._first is None:
             fields = head or {}
@@ -245,11 +245,11 @@ class MemoryRunWriter(RunWriter):
         """Delete checkpoints; their results stay."""
         with self._lock_if_usable():
             if not self.is_adopted:  # the owner continues from the newest one that it read
-                last = self.run.standing(self.run.now)[-1]
-                _, self.saved = self._adopt_history(self.run.history(self.run.now, _RESULTS(last)).view())
+                last = self.run.list_records(self.run.current)[-1]
+                _, self.saved = self._adopt_history(self.run.build_history(self.run.current, _RESULTS(last)).view())
                 self.is_adopted = True
             self.run.written_by.add(self.attempt)
-            self.run.deleted.update(set(sequences).intersection(map(_SEQUENCE, self.run.now.records)))
+            self.run.deleted.update(set(sequences).intersection(map(_SEQUENCE, self.run.current.records)))
 
     def close(self) -> None:
         """End the writes; a claim without a write leaves no trace."""
@@ -265,7 +265,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
 
     def __init__(self) -> None:
         super().__init__(seconds=60.0)
-        self.held: dict[str, _Run] = {}
+        self.stored: dict[str, _Run] = {}
         self.index: dict[str, bytes] = {}
 
     @property
@@ -278,23 +278,23 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
     def _claim(
         self, workflow_id: str, *, take_over: bool, at_least: int, previous: MemoryRunWriter | None
     ) -> tuple[MemoryRunWriter, CheckpointData | None, tuple[str, ...]]:
-        run = self.held.setdefault(workflow_id, _Run())
+        run = self.stored.setdefault(workflow_id, _Run())
         writer = MemoryRunWriter(run, workflow_id, max(run.attempt + 1, at_least))
         if previous is not None:
             previous.close()
-        return writer, run.latest(), ()
+        return writer, run.load_latest(), ()
 
     def _give_up(self, writer: MemoryRunWriter) -> None:
         writer.close()
         if not writer.run.attempt:
-            self.held.pop(writer.workflow_id, None)
+            self.stored.pop(writer.workflow_id, None)
 
     def clear(self, workflow_id: str) -> None:
         """Remove the run."""
         writer = self.owned.pop(workflow_id, None)
         if writer is not None:
             writer.close()
-        self.held.pop(workflow_id, None)
+        self.stored.pop(workflow_id, None)
 
     def owner(self, workflow_id: str) -> Owner | None:
         """Return this process if it owns the run."""
@@ -306,11 +306,11 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
 
     def claimed_by(self, workflow_id: str, attempt: int) -> ProcessIdentity | None:
         """Return this process: no other process can see the store."""
-        return current_process() if workflow_id in self.held else None
+        return current_process() if workflow_id in self.stored else None
 
     def started_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
         """Return the latest attempt that noted steps, and these steps."""
-        run = self.held.get(workflow_id)
+        run = self.stored.get(workflow_id)
         return (0, ()) if run is None else (run.steps_of, tuple(run.steps))
 
     def note_live(self, writer: MemoryRunWriter, content: bytes) -> None:
@@ -319,18 +319,18 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
 
     def live_note(self, workflow_id: str) -> bytes | None:
         """Return the live note of a run."""
-        run = self.held.get(workflow_id)
+        run = self.stored.get(workflow_id)
         return None if run is None else run.live
 
     def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Give large values of one run to another."""
-        writer, source = self.owned.get(workflow_id), self.held.get(source_id)
+        writer, source = self.owned.get(workflow_id), self.stored.get(source_id)
         if writer is not None and source is not None:
             writer.run.blobs.update({name: source.blobs[name] for name in sizes if name in source.blobs})
 
     def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
         """Store a whole run."""
-        run, writer = self.held.get(workflow_id), self.owned.get(workflow_id)
+        run, writer = self.stored.get(workflow_id), self.owned.get(workflow_id)
         if run is not None and run.written_by:
             raise RunExistsError(workflow_id)
         if writer is not None:
@@ -341,82 +341,84 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
                 staged.release(workflow_id)
             staged.save(workflow_id, data)
         staged.release(workflow_id)
-        self.held.update(staged.held)
+        self.stored.update(staged.stored)
 
     # --- checkpoints -----------------------------------------------------------------------------------------------
 
     def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
         """Return the newest checkpoint of an id."""
-        run = self.held.get(workflow_id)
+        run = self.stored.get(workflow_id)
         if run is None or not run.started_at:
             raise CheckpointNotFoundError(workflow_id)
-        for record in reversed(run.standing(run.now)):
-            if _head(record)["checkpoint_id"] == checkpoint_id:
-                return run.data(run.now, record)
+        for record in reversed(run.list_records(run.current)):
+            if _build_head(record)["checkpoint_id"] == checkpoint_id:
+                return run.load(run.current, record)
         raise CheckpointNotFoundError(workflow_id, checkpoint_id)
 
     def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
         """Return the newest checkpoint, of all or of an attempt."""
-        wanted, run = records.Selection(attempt=attempt), self.held.get(workflow_id)
-        return None if run is None else run.latest(wanted.attempt)
+        wanted, run = records.Selection(attempt=attempt), self.stored.get(workflow_id)
+        return None if run is None else run.load_latest(wanted.attempt)
 
     def references(self, workflow_id: str) -> list[CheckpointRef]:
         """Return the checkpoints of a run, newest first."""
-        run = self.held.get(workflow_id)
-        return [] if run is None else run.references(workflow_id, run.now)[::-1]
+        run = self.stored.get(workflow_id)
+        return [] if run is None else run.list_references(workflow_id, run.current)[::-1]
 
     def attempts(self, workflow_id: str) -> list[int]:
         """Return the numbers of the attempts that wrote."""
-        run = self.held.get(workflow_id)
+        run = self.stored.get(workflow_id)
         return [] if run is None else sorted(run.written_by)
 
     def list_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointRef]:
         """Return the checkpoints of an attempt as it left them, oldest first."""
-        run = self.held.get(workflow_id)
+        run = self.stored.get(workflow_id)
         for course in [] if run is None else run.courses:
             assert run is not None, "it has courses"
-            if found := [each for each in run.references(workflow_id, course) if each.attempt == attempt]:
+            if found := [each for each in run.list_references(workflow_id, course) if each.attempt == attempt]:
                 return found
         return []
 
     def read_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointData]:
         """Return the checkpoints of an attempt as it left them, oldest first."""
-        run = self.held.get(workflow_id)
+        run = self.stored.get(workflow_id)
         for course in [] if run is None else run.courses:
             assert run is not None, "it has courses"
-            if found := [run.data(course, each) for each in run.standing(course) if _ATTEMPT(each) == attempt]:
+            if found := [run.load(course, each) for each in run.list_records(course) if _ATTEMPT(each) == attempt]:
                 return found
         return []
 
     def load_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
         """Return the last checkpoint of an attempt as it left it."""
-        found = self.read_attempt(workflow_id, attempt)
-        return found[-1] if found else None
+        checkpoints = self.read_attempt(workflow_id, attempt)
+        return checkpoints[-1] if checkpoints else None
 
     # --- runs ------------------------------------------------------------------------------------------------------
 
     def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
         """Return the selected runs, most recently started first."""
-        found = [info for workflow_id in self.held if (info := self.describe_run(workflow_id))]
-        found.sort(key=lambda info: info.started_at, reverse=True)
-        return RunSurvey(found if wanted is None else wanted.of(found))
+        runs = [info for workflow_id in self.stored if (info := self.describe_run(workflow_id))]
+        runs.sort(key=lambda info: info.started_at, reverse=True)
+        return RunSurvey(runs if wanted is None else wanted.of(runs))
 
     def describe_run(self, workflow_id: str) -> RunInfo | None:
         """Return one run as listed."""
-        run = self.held.get(workflow_id)
-        data = None if run is None else run.latest()
+        run = self.stored.get(workflow_id)
+        data = None if run is None else run.load_latest()
         if run is None or data is None or run.started_at is None:
             return None
         return records.RunInfo.of(workflow_id, data, run.started_at).with_owner(self.owner(workflow_id))
 
     def check(self, workflow_id: str | None = None) -> list[Finding]:
         """Read everything."""
-        if workflow_id is not None and workflow_id not in self.held:
+        if workflow_id is not None and workflow_id not in self.stored:
             raise CheckpointNotFoundError(workflow_id)
-        found = {workflow_id: self.held[workflow_id]} if workflow_id is not None else self.held
-        for run in found.values():
-            run.latest()
-        return [Finding(each, "ok", pluralize(len(run.standing(run.now)), "checkpoint")) for each, run in found.items()]
+        runs = {workflow_id: self.stored[workflow_id]} if workflow_id is not None else self.stored
+        for run in runs.values():
+            run.load_latest()
+        return [
+            Finding(each, "ok", pluralize(len(run.list_records(run.current)), "checkpoint")) for each, run in runs.items()
+        ]
 
     def repair(self, workflow_id: str) -> stores.queries.Repaired:
         """Repair nothing: memory is never damaged."""
@@ -430,7 +432,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
         """Store a message; return whether it is new."""
-        run = self.held.get(workflow_id)
+        run = self.stored.get(workflow_id)
         if run is None or not run.started_at:
             raise CheckpointNotFoundError(workflow_id)
         with refused_as_encoding_error():
@@ -439,13 +441,15 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
 
     def signals(self, workflow_id: str) -> list[Signal]:
         """Return the messages in the order of sending."""
-        run = self.held.get(workflow_id)
-        found = [] if run is None else [records.Signal.from_document(json.loads(each)) for each in run.signals.values()]
-        return sorted(found, key=lambda signal: (signal.sent_at, signal.signal_id))
+        run = self.stored.get(workflow_id)
+        signals = (
+            [] if run is None else [records.Signal.from_document(json.loads(each)) for each in run.signals.values()]
+        )
+        return sorted(signals, key=lambda signal: (signal.sent_at, signal.signal_id))
 
     def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
         """Remove messages."""
-        run = self.held.get(workflow_id)
+        run = self.stored.get(workflow_id)
         for each in () if run is None else signal_ids:
             assert run is not None, "its messages are removed"
             run.signals.pop(each, None)
@@ -454,63 +458,67 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
 
     def pin(self, workflow_id: str, sequence: int) -> None:
         """Pin a checkpoint."""
-        run = self.held.get(workflow_id)
-        live = [] if run is None else run.standing(run.now)
+        run = self.stored.get(workflow_id)
+        live = [] if run is None else run.list_records(run.current)
         if run is None or sequence not in map(_SEQUENCE, live):
             raise CheckpointNotFoundError(workflow_id, str(sequence) if live else None)
         run.pins.add(sequence)
 
     def unpin(self, workflow_id: str, sequence: int) -> None:
         """Remove a pin."""
-        if workflow_id in self.held:
-            self.held[workflow_id].pins.discard(sequence)
+        if workflow_id in self.stored:
+            self.stored[workflow_id].pins.discard(sequence)
 
     def pinned(self, workflow_id: str) -> frozenset[int]:
         """Return the pinned sequences."""
-        run = self.held.get(workflow_id)
+        run = self.stored.get(workflow_id)
         return frozenset() if run is None else frozenset(run.pins)
 
     def compactable(self, after: str, limit: int) -> list[str]:
         """Return the runs with deleted checkpoints, in the order of their ids."""
-        found = (each for each in sorted(self.held) if each > after)
+        ids = (each for each in sorted(self.stored) if each > after)
         return [
-            each for each in found if self.held[each].deleted.intersection(map(_SEQUENCE, self.held[each].now.records))
+            each
+            for each in ids
+            if self.stored[each].deleted.intersection(map(_SEQUENCE, self.stored[each].current.records))
         ][:limit]
 
     def compact(self, workflow_id: str, *, is_forced: bool = False) -> stores.queries.Compacted:
         """Drop deleted checkpoints, and the values that only they refer to."""
-        run, writer = self.held.get(workflow_id), self.owned.get(workflow_id)
+        run, writer = self.stored.get(workflow_id), self.owned.get(workflow_id)
         if run is None:
             return stores.queries.Compacted()
         if writer is not None:
             raise RunLockedError(workflow_id, holder=f"this process, attempt {writer.attempt}")
-        before, newest = run.size, run.now.records[-1:]
-        run.now.records = [each for each in run.now.records if _SEQUENCE(each) not in run.deleted or [each] == newest]
+        before, newest = run.size, run.current.records[-1:]
+        run.current.records = [
+            each for each in run.current.records if _SEQUENCE(each) not in run.deleted or [each] == newest
+        ]
         run.drop_unnamed_values()
         freed = before - run.size
         return stores.queries.Compacted(freed > 0, freed)
 
     def page_runs(self, before: RunInfo | None, limit: int) -> list[RunInfo]:
         """Return runs, most recently started first."""
-        runs = sorted(self.survey_runs().runs, key=_place, reverse=True)
-        return [info for info in runs if before is None or _place(info) < _place(before)][:limit]
+        runs = sorted(self.survey_runs().runs, key=_sort_key, reverse=True)
+        return [info for info in runs if before is None or _sort_key(info) < _sort_key(before)][:limit]
 
     def total_bytes(self) -> int:
         """Return the bytes of all runs."""
-        return sum(run.size for run in self.held.values())
+        return sum(run.size for run in self.stored.values())
 
     def stored_bytes(self, workflow_ids: Sequence[str]) -> list[int]:
         """Return the bytes of results, heads and large values."""
-        return [self.held[each].size if each in self.held else 0 for each in workflow_ids]
+        return [self.stored[each].size if each in self.stored else 0 for each in workflow_ids]
 
     def clear_unchanged(self, runs: Sequence[RunInfo]) -> list[str]:
         """Remove the runs that have neither an owner nor a pin and are unchanged since they were listed."""
         removed = []
         for info in runs:
-            run = self.held.get(info.workflow_id)
+            run = self.stored.get(info.workflow_id)
             is_free = run is not None and not run.pins and info.workflow_id not in self.owned
             if is_free and self.describe_run(info.workflow_id) == info:
-                del self.held[info.workflow_id]
+                del self.stored[info.workflow_id]
                 removed.append(info.workflow_id)
         return removed
 
@@ -530,7 +538,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         self.index.clear()
 
 
-def _place(info: RunInfo) -> tuple[Any, str]:
+def _sort_key(info: RunInfo) -> tuple[Any, str]:
     return info.started_at, info.workflow_id
 
 
@@ -544,7 +552,7 @@ class MemoryCheckpointStore(RetainingStore[MemoryRuns]):
         self.runs = MemoryRuns()
 
     def __repr__(self) -> str:
-        return f"<MemoryCheckpointStore of {pluralize(len(self.runs.held), 'run')}>"
+        return f"<MemoryCheckpointStore of {pluralize(len(self.runs.stored), 'run')}>"
 
     async def _run(self, work: Callable[[], Any]) -> Any:
         return work()  # a thread would take longer

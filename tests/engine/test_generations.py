@@ -408,7 +408,7 @@ def test_secret_inputs_go_from_generation_to_generation_and_into_no_record() -> 
     with pytest.raises(SecretMissingError):
         engine.resume_sync(knows, workflow_id="run")
     assert engine.resume_sync(knows, workflow_id="run", token="hidden-word").status == "completed"
-    assert "hidden-word" not in repr(store.runs.held["run"].now.encoded) + repr(loaded(store).metadata)
+    assert "hidden-word" not in repr(store.runs.stored["run"].current.encoded) + repr(loaded(store).metadata)
 
 
 def test_a_checkpoint_of_an_earlier_generation_is_gone_and_a_fork_starts_with_the_first(

@@ -180,7 +180,7 @@ def test_a_note_that_is_missing_old_or_damaged_changes_no_outcome(
             if (put := changed(content, found)) is not None:
                 note.write_bytes(put)
         else:
-            held = store.runs.held["one"]
+            held = store.runs.stored["one"]
             held.live = changed(held.live, found)
 
     store = reopen()
@@ -208,16 +208,16 @@ def test_the_note_of_an_earlier_life_or_attempt_is_not_that_of_the_newest_one() 
     open_again = reopened_memory()
     store = open_again()
     crashed(store)
-    former = store.runs.held["one"].live
+    former = store.runs.stored["one"].live
     asyncio.run(open_again().clear("one"))
     crashed(store)
     assert noted(store, Status.CRASHED)["steps"]
-    store.runs.held["one"].live = former
+    store.runs.stored["one"].live = former
     assert noted(store, Status.CRASHED) is None
     latest = json.loads(former)
-    store.runs.held["one"].live = json.dumps({**latest, "birth": birth(store), "attempt": 2}).encode()
+    store.runs.stored["one"].live = json.dumps({**latest, "birth": birth(store), "attempt": 2}).encode()
     assert noted(store, Status.CRASHED) is None
-    store.runs.held["one"].live = json.dumps({**latest, "birth": birth(store)}).encode()
+    store.runs.stored["one"].live = json.dumps({**latest, "birth": birth(store)}).encode()
     assert noted(store, Status.CRASHED)["steps"]
 
 

@@ -119,7 +119,7 @@ def test_a_run_that_crashed_publishes_in_the_end_what_an_uninterrupted_one_does(
         pass
     store.runs.owned.clear()
     engine = WorkflowEngine(store)
-    if "one" in store.runs.held and asyncio.run(store.load_latest("one")) is not None:
+    if "one" in store.runs.stored and asyncio.run(store.load_latest("one")) is not None:
         engine.resume_sync(letter, workflow_id="one").unwrap()
     else:
         engine.run_sync(letter, workflow_id="one").unwrap()
