@@ -417,7 +417,8 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         for run in runs.values():
             run.load_latest()
         return [
-            Finding(each, "ok", pluralize(len(run.list_records(run.current)), "checkpoint")) for each, run in runs.items()
+            Finding(each, "ok", pluralize(len(run.list_records(run.current)), "checkpoint"))
+            for each, run in runs.items()
         ]
 
     def repair(self, workflow_id: str) -> stores.queries.Repaired:

@@ -118,9 +118,9 @@ class AgreementContract(StoreUnderTest):
             await old_owner.save(RUN, checkpoint(3, results("a", "b", "refused")))
         assert [each.sequence for each in await store.read_attempt(RUN, 1)] == [1, 2]
         assert [each.sequence for each in await store.list_attempt(RUN, 1)] == [1, 2]
-        left = await store.load_attempt(RUN, 1)
-        assert left is not None
-        assert left.sequence == 2
+        last = await store.load_attempt(RUN, 1)
+        assert last is not None
+        assert last.sequence == 2
 
     async def test_an_attempt_whose_every_save_was_refused_is_none(self, store: StoreBase) -> None:
         old_owner, new_owner = self.make_two_owners(store)
@@ -351,9 +351,9 @@ class FindingContract(StoreUnderTest):
         finding = self.another(store)
         for each in self._list_filters(everything[0].workflow_id):
             for limit in (None, 1, 3):
-                found = await finding.find_runs(RunFilter(**each, limit=limit))
+                runs = await finding.find_runs(RunFilter(**each, limit=limit))
                 expected = RunFilter(**each, limit=limit).of(everything)
-                assert [info.workflow_id for info in found] == [info.workflow_id for info in expected], (each, limit)
+                assert [info.workflow_id for info in runs] == [info.workflow_id for info in expected], (each, limit)
             survey = await finding.survey_runs(RunFilter(**each, limit=3))
             assert [info.workflow_id for info in survey.runs] == [info.workflow_id for info in expected], each
             pages: list[str] = []
@@ -394,8 +394,8 @@ class FindingContract(StoreUnderTest):
         await store.save("two", checkpoint(1, results(1), metadata={"tags": {"a": "b"}}))
         for name, value in tags.items():
             for wanted in ((name, value), (name, None)):
-                found = await store.find_runs(RunFilter(tags=[wanted]))
-                assert [info.workflow_id for info in found] == ["one"], wanted
+                runs = await store.find_runs(RunFilter(tags=[wanted]))
+                assert [info.workflow_id for info in runs] == ["one"], wanted
             assert not await store.find_runs(RunFilter(tags=[(name, value + "?")]))
         assert len(await store.find_runs(RunFilter(tags=[*tags.items()]))) == 1
 
@@ -434,8 +434,8 @@ class SignalsContract(StoreUnderTest):
         times = [NOON + timedelta(seconds=number) for number in (3, 1, 2, 1)]
         for index, moment in enumerate(times):
             await store.send_signal(RUN, attrs.evolve(signal(f"{index}"), sent_at=moment))
-        found = [each.signal_id for each in await self.another(store).signals(RUN)]
-        assert found == ["1", "3", "2", "0"]
+        ids = [each.signal_id for each in await self.another(store).signals(RUN)]
+        assert ids == ["1", "3", "2", "0"]
 
     async def test_a_message_sent_twice_is_there_once_as_it_was_first(self, store: StoreBase) -> None:
         self.needs(store, Ability.SIGNALS)
@@ -522,10 +522,15 @@ class AbilityContract(
         steps = results("a", "b")
         data = checkpoint(3, steps, checkpoint_id="späte Post", reason=Reason.TRIGGER)
         await store.save(RUN, data)
-        (found,) = await self.another(store).list_checkpoints(RUN)
-        assert found.size > 0
-        assert attrs.evolve(found, size=0) == type(found).of(RUN, data)
-        assert (found.saved_at, found.steps, found.reason, found.verified) == (NOON, 2, Reason.TRIGGER, None)
+        (reference,) = await self.another(store).list_checkpoints(RUN)
+        assert reference.size > 0
+        assert attrs.evolve(reference, size=0) == type(reference).of(RUN, data)
+        assert (reference.saved_at, reference.steps, reference.reason, reference.verified) == (
+            NOON,
+            2,
+            Reason.TRIGGER,
+            None,
+        )
 
     async def test_a_checkpoint_is_verified_where_the_claims_of_all_its_results_were_found_to_hold(
         self, store: StoreBase
@@ -543,8 +548,8 @@ class AbilityContract(
         await store.save("not asked for", checkpoint(1, [claimed(None)]))
         await store.save("all at once", checkpoint(1, [claimed("verified", "a"), claimed("failed", "b")]))
         for instance in (store, self.another(store)):
-            found = [reference.verified for reference in await instance.list_checkpoints(RUN)]
-            assert found == [False, False, True, True, True, None, None]
+            answers = [reference.verified for reference in await instance.list_checkpoints(RUN)]
+            assert answers == [False, False, True, True, True, None, None]
             assert [each.verified for each in await instance.list_checkpoints("not asked for")] == [False]
             assert [each.verified for each in await instance.list_checkpoints("all at once")] == [False]
 
@@ -557,12 +562,12 @@ class AbilityContract(
         again = [*history_of(await self.resume(store))[:1], *results("other", first=2)]
         await store.save(RUN, checkpoint(3, again, attempt=2))
         await store.save(RUN, checkpoint(4, [*again, claimed("failed", "c")], attempt=2))
-        found = await self.another(store).list_checkpoints(RUN)
-        assert [(each.sequence, each.verified) for each in found] == [(4, False), (3, True), (1, True)]
+        references = await self.another(store).list_checkpoints(RUN)
+        assert [(each.sequence, each.verified) for each in references] == [(4, False), (3, True), (1, True)]
         if store.has(Ability.DELETE):
             assert await store.delete_checkpoint(RUN, "c1")
-            found = await self.another(store).list_checkpoints(RUN)
-            assert [(each.sequence, each.verified) for each in found] == [(4, False), (3, True)]
+            references = await self.another(store).list_checkpoints(RUN)
+            assert [(each.sequence, each.verified) for each in references] == [(4, False), (3, True)]
 
     # --- forms of other versions -----------------------------------------------------------------------------------
 
@@ -608,26 +613,33 @@ class AbilityContract(
         reasons = (Reason.STARTED, Reason.STEP, Reason.STEP, Reason.MANUAL)
         for sequence, reason in enumerate(reasons, 1):
             await store.save(RUN, checkpoint(sequence, steps[:sequence], reason=reason))
-        kept = history_of(await self.resume(store))[:2]  # attempt 2 continues from the second checkpoint
+        continued = history_of(await self.resume(store))[:2]  # attempt 2 continues from the second checkpoint
         for sequence, reason in enumerate((Reason.STARTED, Reason.STEP, Reason.STEP, Reason.COMPLETED), 5):
-            kept.append(StepResult(f"n{sequence}", attempt=2))
-            await store.save(RUN, checkpoint(sequence, kept, attempt=2, reason=reason))
+            continued.append(StepResult(f"n{sequence}", attempt=2))
+            await store.save(RUN, checkpoint(sequence, continued, attempt=2, reason=reason))
         await store.release(RUN)
         return store
 
     def _list_selections(self) -> Iterator[dict[str, Any]]:
         """All combinations of selection criteria."""
-        chosen = (None, 1, 2, 3), (None, Reason.STEP, "started", Reason.FAILED), (None, True, False), (None, 0, 1, 5, 9)
-        for given in itertools.product(*chosen):
-            yield dict(zip(("attempt", "reason", "verified", "limit"), given, strict=True))
+        options = (
+            (None, 1, 2, 3),
+            (None, Reason.STEP, "started", Reason.FAILED),
+            (None, True, False),
+            (None, 0, 1, 5, 9),
+        )
+        for values in itertools.product(*options):
+            yield dict(zip(("attempt", "reason", "verified", "limit"), values, strict=True))
 
     async def test_what_is_picked_are_those_of_the_runs_checkpoints_that_are_wanted(self, store: StoreBase) -> None:
         await self._save_attempts_of_all_kinds(store)
         instance: Any = self.another(store)
         every = await instance.list_checkpoints(RUN)
         assert [each.sequence for each in every] == [8, 7, 6, 5, 2, 1]
-        for given in self._list_selections():
-            assert list(await instance.list_checkpoints(RUN, **given)) == Selection(**given).of(every), given
+        for selection in self._list_selections():
+            assert list(await instance.list_checkpoints(RUN, **selection)) == Selection(**selection).of(every), (
+                selection
+            )
         assert [each.sequence for each in await instance.list_checkpoints(RUN, attempt=1, reason="step")] == [2]
         assert [each.sequence for each in await instance.list_checkpoints(RUN, verified=True, limit=2)] == [8, 7]
         assert [each.verified for each in await instance.list_checkpoints(RUN, attempt=1)] == [True, None]
@@ -638,8 +650,8 @@ class AbilityContract(
         await self._save_attempts_of_all_kinds(store)
         instance: Any = self.another(store)
         for attempt, sequence in ((None, 8), (1, 2), (2, 8)):
-            found = await instance.load_latest(RUN, attempt=attempt)
-            assert (found.sequence, len(found.step_results)) == (sequence, {8: 6, 2: 2}[sequence])
+            latest = await instance.load_latest(RUN, attempt=attempt)
+            assert (latest.sequence, len(latest.step_results)) == (sequence, {8: 6, 2: 2}[sequence])
         assert await instance.load_latest(RUN, attempt=3) is None
         assert await instance.load_latest("no-such-run", attempt=1) is None
 
@@ -693,10 +705,10 @@ class AbilityContract(
         await store.save(RUN, checkpoint(5, results("anew"), attempt=3))
         await store.release(RUN)
         store = self.another(store)
-        for attempt, sequence, held in ((1, 3, old), (2, 4, new), (3, 5, results("anew"))):
-            found = await store.load_attempt(RUN, attempt)
-            assert found is not None
-            assert (found.sequence, found.attempt, list(found.step_results)) == (sequence, attempt, held)
+        for attempt, sequence, steps in ((1, 3, old), (2, 4, new), (3, 5, results("anew"))):
+            last = await store.load_attempt(RUN, attempt)
+            assert last is not None
+            assert (last.sequence, last.attempt, list(last.step_results)) == (sequence, attempt, steps)
         assert await store.load_attempt(RUN, 4) is None
         assert await store.load_attempt("no-such-run", 1) is None
 
@@ -733,9 +745,9 @@ class AbilityContract(
         await store.save(RUN, checkpoint(5, results("anew"), attempt=3))
         await store.release(RUN)
         assert [each.sequence for each in await store.list_attempt(RUN, 1)] == [2]
-        found = await store.load_attempt(RUN, 1)
-        assert found is not None
-        assert found.sequence == 2
+        last = await store.load_attempt(RUN, 1)
+        assert last is not None
+        assert last.sequence == 2
 
     async def test_attempts_may_leave_numbers_out_and_one_that_wrote_nothing_is_none(self, store: StoreBase) -> None:
         self.needs(store, Ability.ATTEMPTS, Ability.OWNERS)
@@ -763,18 +775,18 @@ class AbilityContract(
             if name != "live":
                 await store.release(name)
 
-        async def found(*statuses: Status) -> set[str]:
+        async def find_ids(*statuses: Status) -> set[str]:
             return {info.workflow_id for info in await runs_of_status(store, statuses)}
 
-        assert await found(Status.CRASHED) == {"died"}
-        assert await found(Status.RUNNING) == {"live"}
-        assert await found(Status.CRASHED, Status.SUSPENDED, Status.FAILED) == {"died", "waits", "failed"}
-        assert await found(*Status) == {"done", "failed", "waits", "died", "live"}
-        assert await found() == set()
+        assert await find_ids(Status.CRASHED) == {"died"}
+        assert await find_ids(Status.RUNNING) == {"live"}
+        assert await find_ids(Status.CRASHED, Status.SUSPENDED, Status.FAILED) == {"died", "waits", "failed"}
+        assert await find_ids(*Status) == {"done", "failed", "waits", "died", "live"}
+        assert await find_ids() == set()
         await store.acquire("waits")
         await store.save("waits", checkpoint(2, results(1), reason=Reason.COMPLETED, attempt=2))
         await store.release("waits")
-        assert await found(Status.SUSPENDED) == set()
+        assert await find_ids(Status.SUSPENDED) == set()
 
     async def test_the_last_sign_of_life_of_an_attempt_is_a_moment(self, store: StoreBase) -> None:
         self.needs(store, Ability.OWNERS, Ability.SEEN)
@@ -782,8 +794,8 @@ class AbilityContract(
         lease = await store.acquire(RUN)
         await store.save(RUN, checkpoint(1, []))
         store.note_started(RUN, "a")
-        found = await self.another(store).last_seen(RUN, lease.attempt)
-        assert found is None or found.tzinfo is not None
+        moment = await self.another(store).last_seen(RUN, lease.attempt)
+        assert moment is None or moment.tzinfo is not None
         assert await store.last_seen(RUN, lease.attempt + 1) is None
 
     async def test_what_was_begun_since_the_last_checkpoint_is_known_after_the_process_has_died(
@@ -830,8 +842,8 @@ class AbilityContract(
         await store.save("target", source)
         await store.release("source")
         await store.clear("source")
-        found = await self.latest(self.another(store), "target")
-        assert [result.output for result in found.step_results] == [large, other]
+        target = await self.latest(self.another(store), "target")
+        assert [result.output for result in target.step_results] == [large, other]
         await store.release("target")
         await store.clear("target")
         assert await self.another(store).load_latest("target") is None
@@ -846,5 +858,5 @@ class AbilityContract(
         await store.acquire("target")
         await store.share_values("source", "target", {blob.digest: blob.size})
         await store.release("target")
-        found = await self.latest(self.another(store), "source")
-        assert found.step_results[0].output == "ä" * 70_000
+        reloaded = await self.latest(self.another(store), "source")
+        assert reloaded.step_results[0].output == "ä" * 70_000

@@ -154,8 +154,8 @@ class LiveContract(StoreUnderTest):
             await store.save(run, checkpoint(1, results("a")))
         for content in (b"[1]", b"[2]"):
             store.note_live_all({RUN: content, "not-owned": b"[0]", "other": content * 2})
-            found = [await self.another(store).live_note(run) for run in (RUN, "other", "not-owned")]
-            assert found == [content, content * 2, None]
+            notes = [await self.another(store).live_note(run) for run in (RUN, "other", "not-owned")]
+            assert notes == [content, content * 2, None]
         store.note_live_all({})
 
     async def test_a_live_note_changes_nothing_of_the_record(self, store: StoreBase) -> None:
@@ -175,8 +175,8 @@ class LiveContract(StoreUnderTest):
         self.needs(store, Ability.CHECK, Ability.ATTEMPTS)
         await store.save("other", checkpoint())
         await store.save(RUN, checkpoint(metadata={"limits": {"retries": "many"}}))
-        found = {each.workflow_id: each.severity for each in await self.another(store).check()}
-        assert found == {"other": "ok", RUN: "corrupt"}
+        severities = {each.workflow_id: each.severity for each in await self.another(store).check()}
+        assert severities == {"other": "ok", RUN: "corrupt"}
         (finding,) = await store.check(RUN)
         assert (finding.severity, "'limits'" in finding.detail) == ("corrupt", True), finding
 
@@ -579,12 +579,12 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
             "one", checkpoint(2, results(1, 2), reason=Reason.COMPLETED, metadata={"tags": {"team": "ops"}})
         )
         await store.save("two", checkpoint(1, results("x" * 100_000), workflow_name="other"))
-        found = {info.workflow_id: info for info in await store.list_runs()}
-        assert sorted(found) == ["one", "two"]
-        one = found["one"]
+        runs = {info.workflow_id: info for info in await store.list_runs()}
+        assert sorted(runs) == ["one", "two"]
+        one = runs["one"]
         assert (one.workflow_name, one.status, one.attempt, one.steps) == ("etl", Status.COMPLETED, 1, 2)
         assert (one.updated_at, one.tags) == (NOON, {"team": "ops"})
-        assert found["two"].workflow_name == "other"
+        assert runs["two"].workflow_name == "other"
 
     async def test_a_running_run_without_an_owner_has_crashed(self, store: StoreBase) -> None:
         self.needs(store, Ability.LIST, Ability.OWNERS)
@@ -803,8 +803,8 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
             assert list(await store.list_runs()) == []
         await store.receive_run(RUN, lambda: iter(run))
         again = self.another(store)
-        taken = [data for attempt in (1, 2, 3) for data in await again.read_attempt(RUN, attempt)]
-        assert [(d.sequence, d.checkpoint_id, d.attempt, list(d.step_results), d.saved_at) for d in taken] == [
+        received = [data for attempt in (1, 2, 3) for data in await again.read_attempt(RUN, attempt)]
+        assert [(d.sequence, d.checkpoint_id, d.attempt, list(d.step_results), d.saved_at) for d in received] == [
             (d.sequence, d.checkpoint_id, d.attempt, list(d.step_results), d.saved_at) for d in run
         ]
         latest = await self.latest(again)

@@ -285,17 +285,17 @@ class _Explorer:
         def drive() -> None:
             latest = run_in_own_loop(FileCheckpointStore(self.root / "store").load_latest(RUN))
             assert latest is not None, "a run that has completed has a checkpoint"
-            found, _ = drive_again(self.workflow, self.inputs, latest, place="this process")
+            differences, _ = drive_again(self.workflow, self.inputs, latest, place="this process")
             with other_world():
-                if not found:
-                    found, _ = drive_again(self.workflow, self.inputs, latest, place="another environment")
+                if not differences:
+                    differences, _ = drive_again(self.workflow, self.inputs, latest, place="another environment")
             target = self.options.target or describe_target(self.workflow)
             for seed in ("1", "2", "3"):  # the order of a small set may be the same by chance
                 others, note = drive_in_other_process(target, self.inputs, self.workflow, latest, seed=seed)
-                found += others or ()
+                differences += others or ()
                 if others or note:
                     break
-            lines = [attrs.asdict(each) for each in found]
+            lines = [attrs.asdict(each) for each in differences]
             lines += [{"note": note}] if note else []
             file.write_text("".join(f"{json.dumps(each)}\n" for each in lines), encoding="utf-8")
 

@@ -234,14 +234,14 @@ class RetentionContract(StoreUnderTest):
         for name in names:
             await store.save(name, checkpoint(1))
             await store.release(name)
-        found: list[str] = []
+        ids: list[str] = []
         last = None
         while page := await store.page_runs(last, 3):
             assert len(page) <= 3
-            found += [info.workflow_id for info in page]
+            ids += [info.workflow_id for info in page]
             last = page[-1]
             assert {*await store.clear_unchanged(page[:2])} == {info.workflow_id for info in page[:2]}
-        assert sorted(found) == names
+        assert sorted(ids) == names
         assert len(await store.page_runs(None, 100)) == 7 - 5
         assert list(await store.stored_bytes(["no run"])) == [0]
         await store.tidy()
@@ -260,5 +260,5 @@ class RetentionContract(StoreUnderTest):
         await store.clear("gone")
         instance = self.another(store)
         assert await instance.clear_unchanged(runs) == ["there"]
-        left = {info.workflow_id for info in await instance.page_runs(None, 10)}
-        assert left == {"owned", "changed", "pinned"}
+        remaining = {info.workflow_id for info in await instance.page_runs(None, 10)}
+        assert remaining == {"owned", "changed", "pinned"}

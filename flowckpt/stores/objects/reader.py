@@ -387,14 +387,14 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
     def _check_run(self, workflow_id: str) -> list[Finding]:
         try:
             written: dict[str, AttemptContent] = {}
-            found = self.read(workflow_id, with_bundles=False, cache=written)
-            image = found.image
-            if image.is_cleared or not found.keys.attempts:
+            run = self.read(workflow_id, with_bundles=False, cache=written)
+            image = run.image
+            if image.is_cleared or not run.keys.attempts:
                 return []
             cache: dict[str, AttemptContent] = {}  # read each object once, however many attempts continue it
-            contents = {number: written.get(found.keys.at(number).root) for number in found.keys.attempts}
+            contents = {number: written.get(run.keys.at(number).root) for number in run.keys.attempts}
             starts = [number for number, content in contents.items() if content and content.is_generation]
-            attempts = [number for number in found.keys.attempts if number >= max(starts, default=0)]
+            attempts = [number for number in run.keys.attempts if number >= max(starts, default=0)]
             for below in [*attempts[1:], None]:  # as each attempt left it, and through the bundles
                 read = self.read(workflow_id, below=below, cache=cache)
                 for index in read.image.checkpoints():

@@ -30,21 +30,21 @@ class ObjectRunWriter(RunWriter):
 
     Args:
         claimed: the claimed attempt.
-        found: the run as read after the claim.
+        loaded: the run as read after the claim.
         writer: the writer of the attempt, if one exists already.
     """
 
     def __init__(
-        self, bucket: Bucket, claimed: ClaimedAttempt, found: LoadedRun, writer: AttemptWriter | None = None
+        self, bucket: Bucket, claimed: ClaimedAttempt, loaded: LoadedRun, writer: AttemptWriter | None = None
     ) -> None:
-        image = found.image
+        image = loaded.image
         super().__init__(
             image.workflow_id,
             claimed.attempt,
             claimed.token,
             last_sequence=image.last_sequence,
             values={digest for blobs in image.history.blobs.values() for digest in blobs},
-            fetch=found.fetch,
+            fetch=loaded.fetch,
         )
         self.keys = claimed.keys
         self.writer = writer or AttemptWriter(bucket, claimed, image.workflow_id)
@@ -378,8 +378,8 @@ class AttemptWriter:
         """
         number = self._number
         for each in (number, number + 1)[: 1 + self.is_poisoned]:  # an unacknowledged record may exist
-            found = self._bucket.get(self.keys.record(each), self._workflow_id)
-            if found is not None and is_end(unpack(found)):
+            content = self._bucket.get(self.keys.record(each), self._workflow_id)
+            if content is not None and is_end(unpack(content)):
                 return self._fenced_error()
         return None
 

@@ -75,8 +75,8 @@ class ObjectRuns(ObjectReader):
     ) -> tuple[ObjectRunWriter, CheckpointData | None, tuple[str, ...]]:
         claimed = self.claim(workflow_id, take_over=take_over, at_least=at_least)
         with withdrawn_on_error(self.bucket, claimed, workflow_id):
-            writer, found = self._read_claimed(workflow_id, claimed)
-            return writer, found.latest(), ()
+            writer, loaded = self._read_claimed(workflow_id, claimed)
+            return writer, loaded.latest(), ()
 
     def acquire(self, workflow_id: str, *, take_over: bool = False, at_least: int = 1) -> Lease:
         """Claim the run's next attempt, then read the run."""
@@ -106,8 +106,8 @@ class ObjectRuns(ObjectReader):
         previous = self.owned.pop(workflow_id, None)
         if previous is not None:
             previous.close()
-        found = self.read(workflow_id, keys=claimed.keys)
-        return ObjectRunWriter(self.bucket, claimed, found), found
+        loaded = self.read(workflow_id, keys=claimed.keys)
+        return ObjectRunWriter(self.bucket, claimed, loaded), loaded
 
     def _drop_earlier_generations(self, writer: ObjectRunWriter, sequence: int) -> None:
         try:
@@ -378,12 +378,12 @@ class _BulkImport:
             writer = BulkWriter(self._runs.bucket, claimed, self._workflow_id)
         self._written.append(attempt)
         try:
-            found = self._runs.read(self._workflow_id, keys=keys)
+            loaded = self._runs.read(self._workflow_id, keys=keys)
         except CheckpointCorruptedError as error:
             if read_keys(self._runs.bucket, self._workflow_id).life != keys.life:  # it is being removed
                 raise _overtaken_error(self._workflow_id) from error
             raise
-        return ObjectRunWriter(self._runs.bucket, claimed, found, writer)
+        return ObjectRunWriter(self._runs.bucket, claimed, loaded, writer)
 
     def _end(self, owned: ObjectRunWriter | None) -> None:
         if owned is not None and not owned.release(self._runs.format_now()):
