@@ -146,9 +146,9 @@ def lock_migrations(session: Session, address: PostgresAddress) -> None:
     """
     for name, value in _PATIENCE.items():
         session.execute("SELECT set_config(?, ?, true)", (name, value))
-    waiting = MigrationWait(f"the PostgreSQL store {address.shown}")
+    wait = MigrationWait(f"the PostgreSQL store {address.shown}")
     while not session.execute("SELECT pg_try_advisory_xact_lock(?)", (_LOCK,))[0][0]:
-        waiting.pause()
+        wait.pause()
 
 
 def is_migrating(connection: psycopg.Connection[Any], address: PostgresAddress) -> bool:
@@ -158,8 +158,8 @@ def is_migrating(connection: psycopg.Connection[Any], address: PostgresAddress) 
         connection: a connection outside of a transaction.
         address: the address of the store.
     """
-    asked = (_LOCK >> 32, _LOCK & 0xFFFFFFFF, address.schema)
-    row = connection.execute(_IS_MIGRATING, asked).fetchone()
+    parameters = (_LOCK >> 32, _LOCK & 0xFFFFFFFF, address.schema)
+    row = connection.execute(_IS_MIGRATING, parameters).fetchone()
     return row is not None and bool(row[0])
 
 
@@ -222,10 +222,10 @@ class Retry:
     ) -> None:
         self._address = address
         self._outage = outage
-        self._began = time.monotonic()
+        self._start = time.monotonic()
         self._is_hurried = is_hurried
-        self._end = self._began + (min(patience_seconds, HURRIED_SECONDS) if is_hurried else patience_seconds)
-        self._locked_end = self._began + (HURRIED_SECONDS if is_hurried else LOCKED_SECONDS)
+        self._end = self._start + (min(patience_seconds, HURRIED_SECONDS) if is_hurried else patience_seconds)
+        self._locked_end = self._start + (HURRIED_SECONDS if is_hurried else LOCKED_SECONDS)
         self._migration: MigrationWait | None = None
         self._is_migrated = False
         self._pause = 0.02
@@ -254,7 +254,7 @@ class Retry:
         """
         if self._is_migrated:
             self._migration = self._migration or MigrationWait(
-                f"the PostgreSQL store {self._address.shown}", began=self._began
+                f"the PostgreSQL store {self._address.shown}", start=self._start
             )
             self._migration.pause()
             self._locked_end = time.monotonic() + LOCKED_SECONDS
@@ -268,7 +268,7 @@ class Retry:
             if now > self._end or not _may_retry(error, is_lost=is_lost):
                 self._outage.is_over()
                 return True
-            if now - self._began > NOTICE_SECONDS:
+            if now - self._start > NOTICE_SECONDS:
                 self._outage.warn(error, self._end - now)
         time.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads concurrent retries
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
@@ -318,20 +318,20 @@ def check_server(connection: psycopg.Connection[Any], address: PostgresAddress) 
     columns = ", ".join(f"current_setting('{name}')" for name in _SETTINGS)
     row = connection.execute(f"SELECT {columns}, pg_is_in_recovery()".encode()).fetchone()
     assert row is not None, "a SELECT of constants has a row"
-    found = dict(zip(_SETTINGS, row, strict=False))
+    settings = dict(zip(_SETTINGS, row, strict=False))
     if connection.info.server_version < OLDEST:
         version = connection.info.server_version // 10000
         raise unusable_error(address, f"the server is PostgreSQL {version}", "PostgreSQL 12 or newer is needed.")
-    if found["server_encoding"] != "UTF8":
+    if settings["server_encoding"] != "UTF8":
         raise unusable_error(
-            address, f"the database has the encoding {found['server_encoding']}", "Make one with ENCODING 'UTF8'."
+            address, f"the database has the encoding {settings['server_encoding']}", "Make one with ENCODING 'UTF8'."
         )
     if row[-1]:
         return "the server is a standby"
-    if found["transaction_read_only"] == "on":
+    if settings["transaction_read_only"] == "on":
         return "default_transaction_read_only is on"
     for name, danger in _UNSAFE.items():
-        if found[name] == "off" and not address.allow_unsafe:
+        if settings[name] == "off" and not address.allow_unsafe:
             raise unusable_error(
                 address,
                 f"{name} is off, so {danger}",
@@ -340,10 +340,10 @@ def check_server(connection: psycopg.Connection[Any], address: PostgresAddress) 
     return ""
 
 
-def unusable_error(address: PostgresAddress, what: str, remedy: str) -> CheckpointStorageError:
+def unusable_error(address: PostgresAddress, reason: str, remedy: str) -> CheckpointStorageError:
     """Return the error for a refused server."""
     return CheckpointStorageError(
-        f"the PostgreSQL store {address.shown} cannot be used: {what}", operation="open", remedy=remedy
+        f"the PostgreSQL store {address.shown} cannot be used: {reason}", operation="open", remedy=remedy
     )
 
 
@@ -398,10 +398,10 @@ def parse_address(url: str, *, allow_unsafe: bool = False, schema: str | None = 
     try:
         parts = urlsplit(url)
         options = parse_qsl(parts.query, keep_blank_values=True)
-        ours = {name: value for name, value in options if name in _OURS}
-        kept = [(name, value) for name, value in options if name not in _OURS]
-        query = urlencode(kept, quote_via=quote)
-        given = conninfo_to_dict(urlunsplit(("postgresql", parts.netloc, parts.path, query, "")))
+        own_options = {name: value for name, value in options if name in _OURS}
+        libpq_options = [(name, value) for name, value in options if name not in _OURS]
+        query = urlencode(libpq_options, quote_via=quote)
+        parameters = conninfo_to_dict(urlunsplit(("postgresql", parts.netloc, parts.path, query, "")))
     except (ValueError, psycopg.Error):
         raise StoreSpecError(
             "the description of the PostgreSQL store is not a valid URL (it is not shown, as it may hold a password)",
@@ -414,20 +414,20 @@ def parse_address(url: str, *, allow_unsafe: bool = False, schema: str | None = 
             spec="postgresql:…",
             remedy="Write postgresql://user@host:5432/database.",
         )
-    name = schema or ours.get("schema") or SCHEMA
+    name = schema or own_options.get("schema") or SCHEMA
     if not _NAME.fullmatch(name) or name.startswith("pg_"):
         raise StoreSpecError(
             f"invalid schema name {name!r}",
             spec="postgresql:…",
             remedy="Use at most 63 lower-case letters, digits and underscores.",
         )
-    is_unsafe = allow_unsafe or ours.get("allow_unsafe", "").lower() in ("true", "1", "yes", "on")
-    secrets = tuple(str(given[key]) for key in _SECRETS if given.get(key))
-    user = f"{given['user']}@" if given.get("user") else ""
-    port = f":{given['port']}" if given.get("port") else ""
-    shown = f"postgresql://{user}{given.get('host', '')}{port}/{given.get('dbname', '')}"
+    is_unsafe = allow_unsafe or own_options.get("allow_unsafe", "").lower() in ("true", "1", "yes", "on")
+    secrets = tuple(str(parameters[key]) for key in _SECRETS if parameters.get(key))
+    user = f"{parameters['user']}@" if parameters.get("user") else ""
+    port = f":{parameters['port']}" if parameters.get("port") else ""
+    shown = f"postgresql://{user}{parameters.get('host', '')}{port}/{parameters.get('dbname', '')}"
     return PostgresAddress(
-        make_conninfo("", **{"connect_timeout": 10, "application_name": "flowckpt", **given}),
+        make_conninfo("", **{"connect_timeout": 10, "application_name": "flowckpt", **parameters}),
         shown,
         name,
         is_unsafe,

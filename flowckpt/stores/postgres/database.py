@@ -101,9 +101,9 @@ def _unnest(columns: Mapping[str, str]) -> str:
     return f"(SELECT * FROM unnest({values}) AS _ ({', '.join(columns)}))"  # noqa: S608
 
 
-def _insert_joined(table: str, columns: Mapping[str, str], given: str) -> str:
+def _insert_joined(table: str, columns: Mapping[str, str], source: str) -> str:
     names = ", ".join(columns)
-    return f"(INSERT INTO {table} ({names}) SELECT {names} FROM {given} JOIN fenced USING (item))"  # noqa: S608
+    return f"(INSERT INTO {table} ({names}) SELECT {names} FROM {source} JOIN fenced USING (item))"  # noqa: S608
 
 
 _MOST_RESULTS = 100

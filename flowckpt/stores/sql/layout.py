@@ -351,7 +351,7 @@ def migrate(session: Session, dialect: Dialect, where: str) -> None:
     version = read_version(session)
     check_version(version)
     _check_tables(session, dialect, version, where)
-    began = session.now()
+    start = session.now()
     for number, steps in enumerate(MIGRATIONS[version:], version + 1):
         for step in steps:
             if isinstance(step, str):
@@ -363,7 +363,7 @@ def migrate(session: Session, dialect: Dialect, where: str) -> None:
             (number, format_time(session.now()), __version__),
         )
     if 0 < version < len(MIGRATIONS):
-        extend_leases(session, began)
+        extend_leases(session, start)
 
 
 def _check_tables(session: Session, dialect: Dialect, version: int, where: str) -> None:
@@ -469,12 +469,12 @@ class MigrationWait:
 
     Args:
         store: the store, for people.
-        began: when the wait started, in seconds of `time.monotonic`; now by default.
+        start: when the wait started, in seconds of `time.monotonic`; now by default.
     """
 
-    def __init__(self, store: str, *, began: float | None = None) -> None:
+    def __init__(self, store: str, *, start: float | None = None) -> None:
         self._store = store
-        self._began = time.monotonic() if began is None else began
+        self._start = time.monotonic() if start is None else start
         self._pause = 0.02
         self._has_warned = False
 
@@ -484,7 +484,7 @@ class MigrationWait:
         Raises:
             CheckpointStorageError: the wait has taken too long.
         """
-        waited = time.monotonic() - self._began
+        waited = time.monotonic() - self._start
         if waited > PATIENCE_SECONDS:
             raise CheckpointStorageError(
                 f"another process has been migrating the tables of {self._store} for more than "

@@ -382,14 +382,14 @@ class SqlReader(RunsBase[SqlRunWriter]):
 
     def claimed_by(self, workflow_id: str, attempt: int) -> ProcessIdentity | None:
         """Return the process named in the row of an attempt."""
-        found = self._query(workflow_id, f"SELECT host, boot_id, pid, start_time {_OF_ATTEMPT}", attempt)
-        return ProcessIdentity(*found[0]) if found else None
+        rows = self._query(workflow_id, f"SELECT host, boot_id, pid, start_time {_OF_ATTEMPT}", attempt)
+        return ProcessIdentity(*rows[0]) if rows else None
 
     def last_seen(self, workflow_id: str, attempt: int) -> datetime | None:
         """Return when the owner of an attempt last renewed its lease."""
-        found = self._query(workflow_id, f"SELECT heartbeat_at {_OF_ATTEMPT}", attempt)
+        rows = self._query(workflow_id, f"SELECT heartbeat_at {_OF_ATTEMPT}", attempt)
         try:
-            return parse_time(found[0][0]) if found else None
+            return parse_time(rows[0][0]) if rows else None
         except (ValueError, OverflowError):  # damaged: used only for the duration of a killed try
             return None
 
@@ -554,8 +554,8 @@ def _select_by_tag(
     tag = {"name": encode_tag(name)} if value is None else {"name": encode_tag(name), "value": encode_tag(value)}
     places, values = _order_newest_first("t", tag, after, count)
     tables = "run_tags t CROSS JOIN runs r" if is_of_runs else "run_tags t"
-    found = f"{tables} WHERE {' AND '.join([*conditions, places])}"
-    return f"SELECT t.run, t.started_at FROM {found}", [*parameters, *values]  # noqa: S608
+    source = f"{tables} WHERE {' AND '.join([*conditions, places])}"
+    return f"SELECT t.run, t.started_at FROM {source}", [*parameters, *values]  # noqa: S608
 
 
 def _order_newest_first(table: str, equal: Mapping[str, str], after: Place | None, count: int) -> tuple[str, list[Any]]:
@@ -659,12 +659,12 @@ def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, li
     """
     one = ""
     if workflow_id is not None:
-        found = session.execute(
+        keys = session.execute(
             "SELECT run FROM runs WHERE workflow_id = ? AND status IS NOT NULL", (encode_id(workflow_id),)
         )
-        if not found:
+        if not keys:
             return None
-        one = f" AND t.run = {int(found[0][0])}"
+        one = f" AND t.run = {int(keys[0][0])}"
     day = dialect.words["day"]
     # The words of the schema refer to one column each.
     words = {

@@ -329,8 +329,8 @@ def checkpoint_digest(head: Any, columns: tuple[Any, ...], document: str) -> str
     """
     digest = head.copy()
     digest.update(f"{columns!r}{document}".encode())
-    found: str = digest.hexdigest()
-    return found
+    text: str = digest.hexdigest()
+    return text
 
 
 def head_digest(head: str) -> Any:
@@ -410,14 +410,14 @@ def tag_rows(metadata: Mapping[str, Any], run: int) -> list[Row]:
 def add_missing_tags(session: Session) -> None:
     """Add the rows of all runs, for a database from before there were such rows."""
     last = 0
-    while found := session.execute(
+    while page := session.execute(
         "SELECT run, CAST(metadata AS TEXT) FROM runs WHERE run > ? AND metadata IS NOT NULL ORDER BY run LIMIT ?",
         (last, _PAGE),
     ):
-        for run, text in found:
+        for run, text in page:
             for row in _read_tag_rows(text, run):
                 session.change(ADD_TAG, row)
-        last = found[-1][0]
+        last = page[-1][0]
 
 
 def _read_tag_rows(text: str, run: int) -> list[Row]:
@@ -456,11 +456,11 @@ def parse_holder(columns: Row, workflow_id: str = "") -> LeaseHolder | None:
 
 def find_live_owner(session: Session, run: int) -> Owner | None:
     """Return the live owner of a run, as far as this process can tell."""
-    found = session.execute(
+    rows = session.execute(
         f"SELECT r.workflow_id, {OWNER_COLUMNS} FROM runs r JOIN attempts a ON a.writer = r.writer WHERE r.run = ?",  # noqa: S608
         (run,),
     )
-    holder = parse_holder(found[0][1:], decode_id(found[0][0])) if found else None
+    holder = parse_holder(rows[0][1:], decode_id(rows[0][0])) if rows else None
     return holder.owner if holder is not None and holder.holds(session.now()) else None
 
 

@@ -104,9 +104,9 @@ class SqlRunWriter(RunWriter):
             continued = find_last_record(session, image.run, image.links, steps=known)
             return (format_time(session.now()), *continued, None, self.run, self.attempt), continued[2]
 
-        row, kept = self._database.read(self.workflow_id, "save", read)
-        self._is_verified = verified_after(None, view.history.results[:kept])
-        return [(rows.BEGIN_ATTEMPT, [row])], view.history.view(kept)
+        row, length = self._database.read(self.workflow_id, "save", read)
+        self._is_verified = verified_after(None, view.history.results[:length])
+        return [(rows.BEGIN_ATTEMPT, [row])], view.history.view(length)
 
     def _write(
         self,
@@ -284,14 +284,14 @@ class SqlRunWriter(RunWriter):
     def share_values_from(self, source_id: str, sizes: Mapping[str, int]) -> None:
         """Refer to large values of another run in this one, without a copy; skip those that it lacks."""
         key, lock = encode_id(source_id), self._database.dialect.lock
-        wanted = [(digest, size) for digest, size in sizes.items() if digest not in self._values]
+        missing = [(digest, size) for digest, size in sizes.items() if digest not in self._values]
 
         def work(session: Session) -> set[str] | None:
             # Lock the source first, as a clear does: it exists until we are done, or is gone.
             session.execute(f"SELECT 1 FROM runs WHERE workflow_id = ?{lock}", (key,))  # noqa: S608
             if not session.change(rows.CHECK_FENCE, (self.run, self.token)):
                 return None
-            for digest, size in wanted:
+            for digest, size in missing:
                 session.change(rows.SHARE_BLOB, (key, digest, size, self.run))
             return {digest for (digest,) in session.execute(rows.NAMED_BLOBS, (self.run,))}
 
@@ -303,8 +303,8 @@ class SqlRunWriter(RunWriter):
 
     def _find_fence_error(self) -> FencedError | VanishedError:
         query = "SELECT newest_attempt FROM runs WHERE workflow_id = ?", (encode_id(self.workflow_id),)
-        found = self._database.read(self.workflow_id, "save", lambda session: session.execute(*query))
-        newest = found[0][0] if found else None
+        attempts = self._database.read(self.workflow_id, "save", lambda session: session.execute(*query))
+        newest = attempts[0][0] if attempts else None
         if newest is None and self._database.identify() != self._database_identity:
             return VanishedError(str(self._database), workflow_id=self.workflow_id)
         self._fence = FencedError(self.workflow_id, attempt=self.attempt, newest_attempt=newest)

@@ -35,8 +35,8 @@ class SqlCheckpointStore(RetainingStore[SqlRuns]):
 
     async def signals(self, workflow_id: str) -> Sequence[Signal]:
         """Return the stored messages in the order of sending; see `StoreBase.signals`."""
-        found = None if may_block() else self.runs.signals_later(workflow_id)
-        return await super().signals(workflow_id) if found is None else await found
+        pending = None if may_block() else self.runs.signals_later(workflow_id)
+        return await super().signals(workflow_id) if pending is None else await pending
 
     last_seen = delegate_to_runs(StoreBase.last_seen)
     make_savable = delegate_to_runs(StoreBase.make_savable)

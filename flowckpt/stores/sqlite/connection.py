@@ -144,17 +144,17 @@ def _copy_mode_to_wal(path: Path) -> None:
     path = path.resolve()
     for beside in (wal_path(path), path.with_name(f"{path.name}-shm")):
         with contextlib.suppress(OSError):  # missing, or another user's: SQLite reports it
-            mode, found = stat.S_IMODE(path.stat().st_mode), beside.lstat()
-            if stat.S_ISREG(found.st_mode) and mode & stat.S_IWUSR and not found.st_mode & stat.S_IWUSR:
+            mode, status = stat.S_IMODE(path.stat().st_mode), beside.lstat()
+            if stat.S_ISREG(status.st_mode) and mode & stat.S_IWUSR and not status.st_mode & stat.S_IWUSR:
                 beside.chmod(mode)
 
 
-def foreign_journal_error(path: Path, found: str) -> ForeignRecordError:
+def foreign_journal_error(path: Path, mode: str) -> ForeignRecordError:
     """Return the error for a database in a journal mode that is unsafe with the library in use."""
     return ForeignRecordError(
-        f"{path} is in journal mode {found!r}, and this program's {library()} needs {journal_mode()[0]!r}",
+        f"{path} is in journal mode {mode!r}, and this program's {library()} needs {journal_mode()[0]!r}",
         workflow_id="",
-        found=found,
+        found=mode,
         remedy="Close the other programs that have it open, then try again. Concurrent programs of one store must all "
         "have SQLite 3.51.3 or newer, or all an older one: install 'flowckpt[sqlite]' for all of them.",
     )
@@ -474,14 +474,14 @@ def translate_error(
             remedy="Nothing was changed. 'flowckpt store check' shows details; restore the file from a backup.",
         )
     if is_busy(error):
-        what = f"another process has kept it locked for more than {BUSY_SECONDS:g} s"
+        reason = f"another process has kept it locked for more than {BUSY_SECONDS:g} s"
         remedy = "Find the program that has the file open, and end it."
     else:
-        what, remedy = f"{error} ({name})" if name else str(error), _REMEDY
+        reason, remedy = f"{error} ({name})" if name else str(error), _REMEDY
     if is_outcome_unknown:
-        what += "; whether it was saved is unknown"
+        reason += "; whether it was saved is unknown"
     failure = storage_error(
-        f"the SQLite store {path}", workflow_id, operation, what, remedy=remedy, is_outcome_unknown=is_outcome_unknown
+        f"the SQLite store {path}", workflow_id, operation, reason, remedy=remedy, is_outcome_unknown=is_outcome_unknown
     )
     if is_full(error):
         return DiskFullError(
@@ -551,20 +551,20 @@ def _try_to_read(path: Path) -> OSError | None:
 
 def _is_sound(path: Path) -> bool:
     """Check a whole database by new connections, more than once, because a disk may fail repeatedly."""
-    found: list[tuple[str]] = []
+    report: list[tuple[str]] = []
     for _ in range(_MOST_TRIES):
-        before = found
+        previous = report
         try:
             with contextlib.closing(
                 library().open(f"{path.as_uri()}?mode=ro", timeout=_POLL_SECONDS, is_uri=True)
-            ) as second:
-                second.execute("PRAGMA cell_size_check = ON")
-                found = second.execute("PRAGMA integrity_check").fetchall()
+            ) as connection:
+                connection.execute("PRAGMA cell_size_check = ON")
+                report = connection.execute("PRAGMA integrity_check").fetchall()
         except (sqlite3.Error, UnicodeDecodeError):
-            found = []
-        if found == [("ok",)]:
+            report = []
+        if report == [("ok",)]:
             return True
-        if found and found == before:
+        if report and report == previous:
             break
     return False
 

@@ -175,8 +175,8 @@ class Retry:
             sqlite3.Error: the operation failed, or the file was locked for too long.
             CheckpointStorageError: the file was locked, and an earlier wait was interrupted.
         """
-        began = time.monotonic()
-        look_at, end = began + NOTICE_SECONDS, began + BUSY_SECONDS
+        start = time.monotonic()
+        next_check, end = start + NOTICE_SECONDS, start + BUSY_SECONDS
         migration: MigrationWait | None = None
         try:
             while True:
@@ -186,21 +186,21 @@ class Retry:
                     if not is_busy(error):
                         raise
                     now = time.monotonic()
-                    if self.hurry.is_on and now > began + HURRIED_SECONDS:
+                    if self.hurry.is_on and now > start + HURRIED_SECONDS:
                         raise self.hurry.busy_error(workflow_id, operation) from error
-                    is_migrated = now > min(look_at, end) and is_migrating(self._path)
+                    is_migrated = now > min(next_check, end) and is_migrating(self._path)
                     if now > end and not is_migrated:
                         raise
                 else:
                     self.hurry.is_on = False
                     return result
                 if is_migrated:
-                    migration = migration or MigrationWait(f"the SQLite store {self._path}", began=began)
+                    migration = migration or MigrationWait(f"the SQLite store {self._path}", start=start)
                     migration.pause()
                     end = time.monotonic() + BUSY_SECONDS
                     continue
-                if now > look_at:
-                    look_at = now + NOTICE_SECONDS
+                if now > next_check:
+                    next_check = now + NOTICE_SECONDS
                 time.sleep(random.uniform(0.0002, 0.004))  # noqa: S311 - spreads concurrent retries
         except KeyboardInterrupt:
             self.hurry.is_on = True
@@ -370,8 +370,8 @@ class SqliteDatabase(GroupingDatabase):
         return [self._try_to_write(each, is_uncertain=is_unknown) for each in items]
 
     def _is_same_file(self) -> bool:
-        there = identify_file(self._names[0])
-        return there is not None and (self._connection is None or there == self._identity[0])
+        identity = identify_file(self._names[0])
+        return identity is not None and (self._connection is None or identity == self._identity[0])
 
     def _write_all(self, items: Sequence[Item]) -> list[Outcome]:
         """Write items in one transaction; a failed item is rolled back, and its error is its outcome."""

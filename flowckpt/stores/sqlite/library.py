@@ -107,20 +107,20 @@ class ApswConnection:
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Rows:
         """Run a statement to its end."""
         try:
-            found: list[tuple[Any, ...]] = self._execute(statement, parameters).fetchall()
+            rows: list[tuple[Any, ...]] = self._execute(statement, parameters).fetchall()
         except self._apsw.Error as error:
             raise self._translate(error) from error
-        return Rows(found, self._inner) if found else self._no_rows
+        return Rows(rows, self._inner) if rows else self._no_rows
 
     def executemany(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
         """Run a statement for each row."""
         self._call(self._inner.executemany, statement, rows)
 
-    def create_aggregate(self, name: str, count: int, made: Callable[[], Any]) -> None:
+    def create_aggregate(self, name: str, count: int, factory: Callable[[], Any]) -> None:
         """Add an aggregate function."""
 
         def make() -> tuple[Any, Callable[..., None], Callable[[Any], Any]]:
-            return made(), lambda state, *values: state.step(*values), lambda state: state.finalize()
+            return factory(), lambda state, *values: state.step(*values), lambda state: state.finalize()
 
         self._inner.create_aggregate_function(name, make, count)
 
@@ -128,9 +128,9 @@ class ApswConnection:
         """Close it."""
         self._call(self._inner.close)
 
-    def _call(self, act: Callable[..., Any], *given: Any) -> Any:
+    def _call(self, act: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return act(*given)
+            return act(*arguments)
         except self._apsw.Error as error:
             raise self._translate(error) from error
 
@@ -138,13 +138,13 @@ class ApswConnection:
         apsw = self._apsw
         code, extended = getattr(error, "result", 0), getattr(error, "extendedresult", 0)
         name = apsw.mapping_extended_result_codes.get(extended) or apsw.mapping_result_codes.get(code) or ""
-        found: sqlite3.Error = sqlite3.OperationalError(str(error))
+        translated: sqlite3.Error = sqlite3.OperationalError(str(error))
         if isinstance(error, apsw.ConstraintError):
-            found = sqlite3.IntegrityError(str(error))
+            translated = sqlite3.IntegrityError(str(error))
         elif isinstance(error, (apsw.ConnectionClosedError, apsw.CursorClosedError)):
-            found = sqlite3.ProgrammingError(str(error))
-        found.sqlite_errorcode, found.sqlite_errorname = extended or code, name
-        return found
+            translated = sqlite3.ProgrammingError(str(error))
+        translated.sqlite_errorcode, translated.sqlite_errorname = extended or code, name
+        return translated
 
 
 class Rows:
