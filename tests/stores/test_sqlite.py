@@ -487,7 +487,7 @@ def test_a_connection_stays_usable_after_a_failed_statement_and_keeps_the_rows_i
             with pytest.raises((OverflowError, UnicodeEncodeError)):
                 connection.execute("INSERT INTO t VALUES (?)", (broken,))
         connection.execute("BEGIN")
-        connection.executemany("INSERT INTO t VALUES (?)", [(2,), (3,)])
+        connection.execute("INSERT INTO t VALUES (?), (?)", (2, 3))
         assert connection.execute("UPDATE t SET number = number + 10").rowcount == 3
         connection.execute("ROLLBACK")
         assert found.fetchall() == connection.execute("SELECT number FROM t").fetchall() == [(1,)]

@@ -502,19 +502,18 @@ class PostgresDatabase(GroupingDatabase):
             if version == len(MIGRATIONS):
                 return
             lacks = f"its tables have version {version} and must first be migrated to version {len(MIGRATIONS)}"
-        try:
-            if why_read_only:
-                raise ReadOnlyStoreError(
-                    str(self), reason=f"{lacks}, and {why_read_only}", operation="read", remedy=WRITABLE
-                )
-            self._migrate(connection, session)
-        except psycopg.Error as error:
-            if not is_read_only(error):
-                raise
-            reason = f"{lacks}, and this role has no write permission"
-            raise ReadOnlyStoreError(str(self), reason=reason, operation="read", remedy=WRITABLE) from select_cause(
-                error, self.address
-            )
+        cause = None
+        if not why_read_only:
+            try:
+                self._migrate(connection, session)
+            except psycopg.Error as error:
+                if not is_read_only(error):
+                    raise
+                why_read_only, cause = "this role has no write permission", select_cause(error, self.address)
+            else:
+                return
+        reason = f"{lacks}, and {why_read_only}"
+        raise ReadOnlyStoreError(str(self), reason=reason, operation="read", remedy=WRITABLE) from cause
 
     def _migrate(self, connection: Connection, session: PostgresSession) -> None:
         with connection.transaction():

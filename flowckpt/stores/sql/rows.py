@@ -242,15 +242,15 @@ def evidence_rows(result: StepResult, run: int, attempt: int, position: int) -> 
     """
     rows: list[Row] = []
     for number, (claim, verdict) in enumerate(recorded_claims(result.evidence or {}), 1):
-        kind = claim.get("evidence_type") if isinstance(claim, Mapping) else ""
-        description = claim.get("description") if isinstance(claim, Mapping) else ""
+        fields = claim if isinstance(claim, Mapping) else {"evidence_type": "", "description": ""}
+        description = fields.get("description")
         rows.append(
             (
                 run,
                 attempt,
                 position,
                 number,
-                replace_nul(str(kind)),
+                replace_nul(str(fields.get("evidence_type"))),
                 replace_nul(description if isinstance(description, str) else dumps(description)),
                 _text_or_none(verdict.get("status")),
                 _time_or_none(verdict.get("verified_at")),

@@ -514,10 +514,10 @@ class Claim:
             UnsupportedSchemaError: a newer program has migrated the database since it was opened.
         """
         select = f"SELECT run, newest_attempt, writer, ({NEWEST_APPLIED}) FROM runs WHERE workflow_id = ?{lock}"  # noqa: S608
-        if self.after and not session.execute(select, (self.key,)):
-            raise FencedError(self.workflow_id, attempt=self.after, newest_attempt=None)
         insert = "INSERT INTO runs (workflow_id) VALUES (?) ON CONFLICT (workflow_id) DO NOTHING"
         while not (rows := session.execute(select, (self.key,))):  # others may repeatedly give it up without a write
+            if self.after:
+                raise FencedError(self.workflow_id, attempt=self.after, newest_attempt=None)
             session.change(insert, (self.key,))
         run, newest, writer, version = rows[0]
         if writer == self.writer:  # it was done, but the answer was lost

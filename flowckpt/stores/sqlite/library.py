@@ -112,10 +112,6 @@ class ApswConnection:
             raise self._translate(error) from error
         return Rows(rows, self._inner) if rows else self._no_rows
 
-    def executemany(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Run a statement for each row."""
-        self._call(self._inner.executemany, statement, rows)
-
     def create_aggregate(self, name: str, count: int, factory: Callable[[], Any]) -> None:
         """Add an aggregate function."""
 
