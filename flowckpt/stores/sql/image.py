@@ -100,79 +100,6 @@ def read_lineage(session: Session, run: int, attempt: int | None, workflow_id: s
         each, upto_sequence, upto_position = continued, sequence, results
 
 
-def find_last_record(
-    session: Session, run: int, links: list[AttemptLink], *, steps: int
-) -> tuple[int | None, int, int]:
-    """Return attempt, sequence and results of the last checkpoint with at most `steps` results; None and zeros without one.
-
-    Deleted ones count, because results may have been saved with them.
-
-    Args:
-        session: the transaction.
-        run: the run's key.
-        links: the attempts of the run.
-        steps: the maximum number of results.
-    """
-    for link in reversed(links):
-        rows = session.execute(
-            "SELECT sequence, steps FROM checkpoints "
-            "WHERE run = ? AND attempt = ? AND sequence > ? AND sequence <= ? AND steps <= ? "
-            "ORDER BY sequence DESC LIMIT 1",
-            (run, link.attempt, link.after_sequence, link.upto_sequence, steps),
-        )
-        for sequence, count in rows:
-            return link.attempt, sequence, count
-    return None, 0, 0
-
-
-def read_checkpoint_rows(
-    session: Session,
-    run: int,
-    links: list[AttemptLink],
-    columns: str,
-    *,
-    checkpoint_id: str | None = None,
-    selection: Selection = EVERY,
-) -> list[Row]:
-    """Return columns of the existing checkpoints of a run, newest first.
-
-    Args:
-        session: the transaction.
-        run: the run's key.
-        links: the attempts of the run.
-        columns: the columns.
-        checkpoint_id: only those with this id, in the form of the column.
-        selection: only the selected ones.
-    """
-    rows: list[Row] = []
-    limit = selection.limit
-    for link in reversed(links):
-        if selection.attempt not in (None, link.attempt):
-            continue
-        if limit is not None and len(rows) >= limit:
-            break
-        statement = (
-            f"SELECT {columns} FROM checkpoints "  # noqa: S608 - constant columns
-            "WHERE run = ? AND attempt = ? AND sequence > ? AND sequence <= ? AND deleted_at IS NULL"
-        )
-        parameters: list[object] = [run, link.attempt, link.after_sequence, link.upto_sequence]
-        if checkpoint_id is not None:
-            statement += " AND checkpoint_id = ?"
-            parameters.append(checkpoint_id)
-        if selection.reason is not None:
-            statement += " AND reason = ?"
-            parameters.append(selection.reason.value)
-        if selection.verified is not None:
-            statement += " AND verified = ?"
-            parameters.append(selection.verified)
-        statement += " ORDER BY sequence DESC"
-        if limit is not None:
-            statement += " LIMIT ?"
-            parameters.append(limit - len(rows))
-        rows += session.execute(statement, parameters)
-    return rows
-
-
 CHECKPOINT = "sequence, attempt, checkpoint_id, reason, status, steps, saved_at, chain, digest, CAST(document AS TEXT) AS document"
 _REMEDY = (
     "Nothing was changed. 'flowckpt store check' lists the damage. Restore the database from a backup, "
@@ -245,9 +172,58 @@ class RunImage:
         large = {index: blobs for index, (_, blobs) in enumerate(decoded) if blobs}
         self.history.extend([result for result, _ in decoded], large, lambda: [text.encode() for text in texts])
 
+    def find_last_record(self, session: Session, steps: int) -> tuple[int | None, int, int]:
+        """Return attempt, sequence and results of the last checkpoint with at most `steps` results; None and zeros without one.
+
+        Deleted ones count, because results may have been saved with them.
+        """
+        for link in reversed(self.links):
+            rows = session.execute(
+                "SELECT sequence, steps FROM checkpoints "
+                "WHERE run = ? AND attempt = ? AND sequence > ? AND sequence <= ? AND steps <= ? "
+                "ORDER BY sequence DESC LIMIT 1",
+                (self.run, link.attempt, link.after_sequence, link.upto_sequence, steps),
+            )
+            for sequence, count in rows:
+                return link.attempt, sequence, count
+        return None, 0, 0
+
+    def read_rows(
+        self, session: Session, columns: str, selection: Selection = EVERY, checkpoint_id: str | None = None
+    ) -> list[Row]:
+        """Return columns of the existing checkpoints, newest first.
+
+        Args:
+            session: the transaction.
+            columns: the columns.
+            selection: only the selected ones.
+            checkpoint_id: only those with this id, in the form of the column.
+        """
+        reason = None if selection.reason is None else selection.reason.value
+        values = {"checkpoint_id": checkpoint_id, "reason": reason, "verified": selection.verified}
+        wanted = {column: value for column, value in values.items() if value is not None}
+        conditions = "".join(f" AND {column} = ?" for column in wanted)
+        limit = selection.limit
+        rows: list[Row] = []
+        for link in reversed(self.links):
+            if selection.attempt not in (None, link.attempt):
+                continue
+            if limit is not None and len(rows) >= limit:
+                break
+            statement = (
+                f"SELECT {columns} FROM checkpoints WHERE run = ? AND attempt = ? "  # noqa: S608 - constants
+                f"AND sequence > ? AND sequence <= ? AND deleted_at IS NULL{conditions} ORDER BY sequence DESC"
+            )
+            parameters = [self.run, link.attempt, link.after_sequence, link.upto_sequence, *wanted.values()]
+            if limit is not None:
+                statement += " LIMIT ?"
+                parameters.append(limit - len(rows))
+            rows += session.execute(statement, parameters)
+        return rows
+
     def count_newest_results(self, session: Session) -> int:
         """Return the number of results of the newest checkpoint; 0 if there is none."""
-        rows = read_checkpoint_rows(session, self.run, self.links, "steps", selection=NEWEST)
+        rows = self.read_rows(session, "steps", NEWEST)
         return int(rows[0][0]) if rows else 0
 
     def load_newest(
@@ -261,9 +237,7 @@ class RunImage:
         self, session: Session, fetch: Fetch, selection: Selection = EVERY, checkpoint_id: str | None = None
     ) -> list[CheckpointData]:
         """Return the selected checkpoints, or those with an id, newest first; the results must have been read."""
-        rows = read_checkpoint_rows(
-            session, self.run, self.links, CHECKPOINT, checkpoint_id=checkpoint_id, selection=selection
-        )
+        rows = self.read_rows(session, CHECKPOINT, selection, checkpoint_id)
         return [self.load_checkpoint(session, row, fetch) for row in rows]
 
     def compute_verdicts(self, session: Session, attempt: int) -> list[tuple[int, bool | None, bool | None]]:
@@ -271,9 +245,7 @@ class RunImage:
         verdicts = []
         verdict: bool | None = None
         before = 0
-        rows = read_checkpoint_rows(
-            session, self.run, self.links, "sequence, steps, verified", selection=Selection(attempt=attempt)
-        )
+        rows = self.read_rows(session, "sequence, steps, verified", Selection(attempt=attempt))
         for sequence, steps, stored in reversed(rows):
             verdict = verified_after(verdict, self.history.results[before:steps])
             before = steps
@@ -499,9 +471,9 @@ def read_page(session: Session, before: RunInfo | None, limit: int) -> tuple[lis
 def refresh_run_row(session: Session, run: int, workflow_id: str) -> None:
     """Update the row of a run from its newest checkpoint, after others were deleted."""
     ((head_attempt,),) = session.execute("SELECT head_attempt FROM runs WHERE run = ?", (run,))
-    links = read_lineage(session, run, head_attempt, workflow_id)
+    image = RunImage(workflow_id, run, read_lineage(session, run, head_attempt, workflow_id))
     columns = "sequence, attempt, steps, status, saved_at, CAST(document AS TEXT)"
-    rows = read_checkpoint_rows(session, run, links, columns, selection=NEWEST)
+    rows = image.read_rows(session, columns, NEWEST)
     if not rows:
         session.change("UPDATE runs SET latest_sequence = NULL, status = NULL, steps = 0 WHERE run = ?", (run,))
         return

@@ -39,7 +39,6 @@ from flowckpt.stores.sql.image import (
     open_image,
     parse_run_rows,
     read_blob,
-    read_checkpoint_rows,
     read_run_info,
     survey_all,
 )
@@ -317,9 +316,7 @@ class SqlReader(RunsBase[SqlRunWriter]):
         """Return the selected checkpoints of a run, or of a run as an attempt left it, newest first."""
         checkpoints = self._read_image(
             workflow_id,
-            lambda session, image: read_checkpoint_rows(
-                session, image.run, image.links, REFERENCE, selection=selection
-            ),
+            lambda session, image: image.read_rows(session, REFERENCE, selection),
             attempt=left_by,
         )
         return [parse_reference(workflow_id, row) for row in checkpoints or ()]
@@ -674,38 +671,35 @@ def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, li
         "simple": _SIMPLE,
     }
 
-    def rows(statement: str, *parameters: int) -> list[Row]:
+    def select(statement: str, *parameters: int) -> list[Row]:
         for word, text in words.items():
             statement = statement.replace("{" + word + "}", text)
         return session.execute(statement, parameters)
 
-    def counted(statement: str) -> dict[str, int]:
-        return dict(rows(statement))
-
-    days = {date.fromisoformat(day): (n, int(size)) for day, n, size in rows(_CHECKPOINTS_PER_DAY)}
-    claims = parse_verifications(Signal.from_document(json.loads(text)) for (text,) in rows(_VERIFICATIONS)).claims
-    for kind, answer, count in rows(_CLAIMS):
+    days = {date.fromisoformat(day): (n, int(size)) for day, n, size in select(_CHECKPOINTS_PER_DAY)}
+    claims = parse_verifications(Signal.from_document(json.loads(text)) for (text,) in select(_VERIFICATIONS)).claims
+    for kind, answer, count in select(_CLAIMS):
         claims.setdefault(kind, Counter())[answer] += count
-    statuses = {Status(status): count for status, count in counted(_STATUSES).items()}
+    statuses = {Status(status): count for status, count in select(_STATUSES)}
     return StoreStatistics(
-        statuses=_separate_crashed(statuses, rows(_RUNNING), session.now()),
+        statuses=_separate_crashed(statuses, select(_RUNNING), session.now()),
         checkpoints=sum(count for count, _ in days.values()),
-        steps=rows(_STEPS)[0][0],
+        steps=select(_STEPS)[0][0],
         size=sum(size for _, size in days.values()),
-        days=sort_days({date.fromisoformat(day): count for day, count in counted(_RUNS_PER_DAY).items()}, days),
+        days=sort_days({date.fromisoformat(day): count for day, count in select(_RUNS_PER_DAY)}, days),
         largest_runs=tuple(
             RunStatistics(decode_id(run), decode_id(name), count, int(size))
-            for run, name, count, size in rows(_LARGEST_RUNS, limit)
+            for run, name, count, size in select(_LARGEST_RUNS, limit)
         ),
         largest_checkpoints=tuple(
-            parse_reference(decode_id(run), tuple(columns)) for run, *columns in rows(_LARGEST_CHECKPOINTS, limit)
+            parse_reference(decode_id(run), tuple(columns)) for run, *columns in select(_LARGEST_CHECKPOINTS, limit)
         ),
         claims=sort_claims(claims),
-        failures=sort_failures(counted(_FAILED_STEPS), counted(_FAILED_ATTEMPTS)),
-        figures=sort_figures(map(json.loads, (text for (text,) in rows(_FIGURES)))),
+        failures=sort_failures(dict(select(_FAILED_STEPS)), dict(select(_FAILED_ATTEMPTS))),
+        figures=sort_figures(map(json.loads, (text for (text,) in select(_FIGURES)))),
         slowest_steps=tuple(
             StepStatistics(decode_id(name), path, times, median, longest)
-            for name, path, times, median, longest in rows(_SLOWEST, limit)
+            for name, path, times, median, longest in select(_SLOWEST, limit)
         ),
     )
 

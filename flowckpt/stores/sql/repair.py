@@ -25,7 +25,6 @@ from flowckpt.stores.sql.image import (
     RunImage,
     open_image,
     read_blob,
-    read_checkpoint_rows,
     read_lineage,
     refresh_run_row,
 )
@@ -128,16 +127,19 @@ class _Repair:
             for (sequence,) in self._select(statement, attempt):
                 self._drop_checkpoint(sequence, detail)
 
+    def _open_attempt(self, attempt: int) -> RunImage:
+        links = read_lineage(self.session, self.run, attempt, self.workflow_id)
+        return RunImage(self.workflow_id, self.run, links)
+
     # --- one attempt -----------------------------------------------------------------------------------------------
 
     def _repair_attempt(self, attempt: int) -> None:
         try:
-            links = read_lineage(self.session, self.run, attempt, self.workflow_id)
+            image = self._open_attempt(attempt)
         except CheckpointCorruptedError as error:
             self._drop_attempt(attempt, error.message)
             return
-        image = RunImage(self.workflow_id, self.run, links)
-        for link in links[:-1]:
+        for link in image.links[:-1]:
             image.add_results(link.attempt, self._read_documents(link.attempt, link.upto_position), self.fetch)
         statement = "SELECT continues_results FROM attempts WHERE run = ? AND attempt = ?"
         ((continued,),) = self._select(statement, attempt)
@@ -260,8 +262,7 @@ class _Repair:
         change("UPDATE runs SET head_attempt = ? WHERE run = ?", (head, self.run))
         for column, least in (("last_sequence", last_sequence), ("newest_attempt", newest_attempt)):
             change(f"UPDATE runs SET {column} = ? WHERE run = ? AND {column} < ?", (least, self.run, least))  # noqa: S608
-        links = read_lineage(self.session, self.run, head, self.workflow_id)
-        sequence, saved_at = read_checkpoint_rows(self.session, self.run, links, "sequence, saved_at")[-1]
+        sequence, saved_at = self._open_attempt(head).read_rows(self.session, "sequence, saved_at")[-1]
         is_wrong = "started_at IS NULL OR started_at > ?" if sequence > 1 else "started_at <> ?"
         change(
             f"UPDATE runs SET started_at = ? WHERE run = ? AND ({is_wrong})",  # noqa: S608
@@ -274,8 +275,7 @@ class _Repair:
         attempts: list[int] = [attempt for (attempt,) in self._select(f"{_ATTEMPTS} ORDER BY attempt DESC")]
         ((current,),) = self._select("SELECT head_attempt FROM runs WHERE run = ?")
         for attempt in sorted(attempts, key=lambda each: each != current):
-            links = read_lineage(self.session, self.run, attempt, self.workflow_id)
-            if read_checkpoint_rows(self.session, self.run, links, "sequence", selection=NEWEST):
+            if self._open_attempt(attempt).read_rows(self.session, "sequence", NEWEST):
                 return attempt
         raise unrepairable_error(self.workflow_id, "the database")
 

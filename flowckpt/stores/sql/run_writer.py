@@ -19,7 +19,7 @@ from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
 from flowckpt.stores.runs_base import RunWriter, as_encoding_error, refuse_write
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Addition, Database, Outcome, Row, Session, unwrap_outcome
-from flowckpt.stores.sql.image import RunImage, find_last_record, refresh_run_row
+from flowckpt.stores.sql.image import RunImage, refresh_run_row
 from flowckpt.stores.sql.rows import ADD_TAG, encode_id, format_time, tag_rows
 
 Statement = tuple[str, Sequence[Row]]
@@ -101,7 +101,7 @@ class SqlRunWriter(RunWriter):
         known = image.history.view().shared_length(view)
 
         def read(session: Session) -> tuple[Row, int]:
-            continued = find_last_record(session, image.run, image.links, steps=known)
+            continued = image.find_last_record(session, known)
             return (format_time(session.now()), *continued, None, self.run, self.attempt), continued[2]
 
         row, length = self._database.read(self.workflow_id, "save", read)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -693,15 +694,11 @@ class BulkImport:
             return
         self._remove_empty(session)
         database = OneTransaction(session, self._dialect)
-        owned: SqlRunWriter | None = None
-        for data in self._checkpoints():
-            if owned is None or data.attempt != owned.attempt:
-                if owned is not None:
-                    release_run(session, self._dialect.lock, owned.run, owned.token)
-                owned = self._claim_attempt(session, database, data.attempt)
-            owned.save(data)
-        if owned is not None:
-            release_run(session, self._dialect.lock, owned.run, owned.token)
+        for attempt, checkpoints in itertools.groupby(self._checkpoints(), lambda data: data.attempt):
+            writer = self._claim_attempt(session, database, attempt)
+            for data in checkpoints:
+                writer.save(data)
+            release_run(session, self._dialect.lock, writer.run, writer.token)
 
     def _remove_empty(self, session: Session) -> None:
         """Remove a run without saves."""
