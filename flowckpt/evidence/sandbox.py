@@ -102,11 +102,7 @@ class Sandbox:
         """
         parent, slash, name = path.rpartition("/")
         if name and name not in (".", "..") and (slash == "" or parent) and "\0" not in path:
-            # Claims about many files in one directory look it up once.
-            directory = self._held.get(parent)
-            if directory is None:
-                directory = self._hold(parent)
-            found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            found = os.stat(name, dir_fd=self._hold(parent), follow_symlinks=False)
             if not stat.S_ISLNK(found.st_mode):
                 return found
         with self._walk(path) as way:
@@ -121,9 +117,7 @@ class Sandbox:
         """
         parent, slash, name = path.rpartition("/")
         if not follow and name and (slash == "" or parent):
-            directory = self._held.get(parent)
-            if directory is None:
-                directory = self._hold(parent)
+            directory = self._hold(parent)
             return _open_regular(directory, name, path, os.stat(name, dir_fd=directory, follow_symlinks=False))
         with self._walk(path) as way:
             return _open_regular(way.directory, way.name, path, way.status)
@@ -152,6 +146,9 @@ class Sandbox:
     # --- the walk ---------------------------------------------------------------------------------------------------
 
     def _hold(self, parent: str) -> int:
+        """Open a directory, and keep it open: claims about many files in it look it up once."""
+        if (known := self._held.get(parent)) is not None:
+            return known
         if len(self._held) >= MAX_HELD_DIRECTORIES:
             os.close(self._held.pop(next(iter(self._held))))
         with self._walk(parent or ".") as way:

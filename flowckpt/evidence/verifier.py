@@ -428,12 +428,7 @@ class EvidenceVerifier:
             The pack to record, and its report. A claim whose facts could not be captured does not hold.
         """
         claims = list(pack.evidence_list)
-        started_ns = self._clock.elapsed_ns()
-        outcomes = await self._with_retries(claims, partial(self._commit, facts=facts))
-        now, took_ms = self._clock.now(), (self._clock.elapsed_ns() - started_ns) / 1e6
-        verdicts = [
-            self._verdict(claim, outcome, now, took_ms) for claim, outcome in zip(claims, outcomes, strict=True)
-        ]
+        verdicts = await self._judge(claims, partial(self._commit, facts=facts))
         recorded = attrs.evolve(pack, evidence_list=claims)
         return recorded, make_report(recorded, verdicts)
 
@@ -495,8 +490,14 @@ class EvidenceVerifier:
     async def _verdicts(self, claims: Sequence[Evidence], moment: Moment, facts: StepFacts) -> list[Verdict]:
         databases = registered_databases()
         settings = attrs.evolve(self._settings, moment=Moment(moment), facts=facts, databases=databases)
+        return await self._judge(list(claims), partial(self._outcomes, settings=settings))
+
+    async def _judge(
+        self, claims: list[Evidence], check: Callable[[list[Evidence]], Awaitable[list[Outcome]]]
+    ) -> list[Verdict]:
+        """Check claims, with their retries, and return the verdicts; `check` may replace claims in the list."""
         started_ns = self._clock.elapsed_ns()
-        outcomes = await self._with_retries(list(claims), partial(self._outcomes, settings=settings))
+        outcomes = await self._with_retries(claims, check)
         now, took_ms = self._clock.now(), (self._clock.elapsed_ns() - started_ns) / 1e6
         return [self._verdict(claim, outcome, now, took_ms) for claim, outcome in zip(claims, outcomes, strict=True)]
 

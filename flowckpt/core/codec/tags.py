@@ -14,7 +14,6 @@ The rules:
 
 from __future__ import annotations
 
-import binascii
 import math
 import threading
 from base64 import b64decode, b64encode
@@ -304,14 +303,7 @@ def decode(tree: Json, place: str = "value", *, _is_again: bool = False) -> Any:
         if not _is_again:
             return on_fresh_stack(lambda: decode(tree, place, _is_again=True))
         raise DecodingError(f"{place} is nested too deep to be read", place=place) from None
-    except (
-        ValueError,
-        TypeError,
-        LookupError,
-        ArithmeticError,
-        AttributeError,
-        binascii.Error,
-    ) as error:
+    except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
         raise DecodingError(f"{place} holds a malformed tag: {error}", place=place) from error
 
 

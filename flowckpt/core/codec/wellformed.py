@@ -7,7 +7,7 @@ correct: flowckpt never writes it, and code that reads it later may fail.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -73,8 +73,12 @@ def _is_mapping(value: Any) -> bool:
     return type(value) is dict
 
 
-def _is_reason(value: Any) -> bool:
-    return type(value) is str and value in {reason.value for reason in Reason}
+def _is_bool(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _one_of(names: Collection[str]) -> Check:
+    return lambda value: type(value) is str and value in names
 
 
 def _is_resumption(value: Any) -> bool:
@@ -116,6 +120,7 @@ def _object(needed: Mapping[str, Check], optional: Mapping[str, Check] | None = 
 
 
 _is_positive = partial(is_count, least=1)
+_is_reason = _one_of({*Reason})
 _is_texts, _is_text_mapping = _list_of(_is_text), _mapping_of(_is_text)
 _is_optional_text, _is_optional_mapping = _none_or(_is_text), _none_or(_is_mapping)
 _is_error = _none_or(
@@ -136,7 +141,7 @@ _is_partial = _object(
 )
 """The partial state that a step saved."""
 _is_wait = _object(
-    {"kind": lambda value: type(value) is str and value in {kind.value for kind in WaitKind}, "since": _is_moment},
+    {"kind": _one_of({*WaitKind}), "since": _is_moment},
     {
         "name": _is_text,
         "due_at": _is_moment,
@@ -174,7 +179,7 @@ _is_generation = _object(
 )
 """The present generation of a run, and earlier ones."""
 _is_decision = _object(
-    {"step": _is_text, "done": lambda value: type(value) is bool, "at": _is_moment},
+    {"step": _is_text, "done": _is_bool, "at": _is_moment},
     {"by": _is_optional_text, "comment": _is_optional_text},
 )
 """A user's decision about a step in doubt."""
@@ -183,7 +188,7 @@ _RESULT_FIELDS: Mapping[str, Check] = {
     "path": _is_text,
     "name": _is_text,
     "step_type": _is_text,
-    "success": lambda value: type(value) is bool,
+    "success": _is_bool,
     "error": _is_error,
     "duration_ms": _is_number,
     "started_at": _none_or(_is_moment),
@@ -202,7 +207,7 @@ _HEAD: Mapping[str, Check] = {
     "checkpoint_id": _is_text,
     "attempt": _is_positive,
     "reason": _is_reason,
-    "status": lambda value: type(value) is str and value in {each.value for each in Status} - {Status.CRASHED.value},
+    "status": _one_of({*Status} - {Status.CRASHED}),
     "saved_at": _is_moment,
     "workflow_name": _is_text,
     "inputs_hash": lambda value: type(value) is str and _HASH.fullmatch(value) is not None,

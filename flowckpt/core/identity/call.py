@@ -504,38 +504,11 @@ def identify(action: Action, secrets: KnownSecrets = NONE, version: str | None =
 
 
 def _arguments(action: Action, secrets: KnownSecrets) -> dict[str, Any]:
-    if action.is_command:
-        return digest_arguments(_command, (), action.identity, secrets)
-    if action.step_type == "workflow":
-        child: Any = action
-        return digest_arguments(child.workflow.function, (), child.inputs, secrets)
-    if action.step_type == "start":
+    if action.is_command or action.is_waiting:
+        named = action.identity
+    elif action.step_type == "start":
         started: Any = action
-        return digest_arguments(started.workflow.function, (), started.inputs, secrets)
-    if action.step_type in ("signal", "reply"):
-        return digest_arguments(_sent if action.step_type == "signal" else _replied, (), action.arguments(), secrets)
-    if action.step_type == "publish":
-        return digest_arguments(_published, (), action.arguments(), secrets)
-    if action.is_waiting:
-        return digest_arguments(_waited_for, (), action.identity, secrets)
-    return {}
-
-
-def _command(argv: Any, cwd: Any, env: Any, stdin: Any) -> None:
-    """Name the arguments of a command for the record."""
-
-
-def _sent(run: Any, signal: Any, data: Any) -> None:
-    """Name the arguments of a signal for the record."""
-
-
-def _replied(to: Any, value: Any) -> None:
-    """Name the arguments of a reply for the record."""
-
-
-def _published(value: Any) -> None:
-    """Name the argument of a publication for the record."""
-
-
-def _waited_for(signal: Any = None, approval: Any = None, of: Any = None, ask: Any = None) -> None:
-    """Name the arguments of a wait for the record."""
+        named = started.inputs  # as passed: the new run applies its defaults itself
+    else:
+        named = action.arguments()
+    return {name: _digest_value(value, secrets) for name, value in named.items()}

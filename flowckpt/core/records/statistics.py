@@ -352,7 +352,7 @@ class Tally:
             claims=sort_claims(self._claims),
             failures=sort_failures(self._failed_steps, self._failed_attempts),
             figures=sort_figures(self._figures),
-            slowest_steps=tuple(heapq.nsmallest(self._limit, slowest, key=_slowest_first)),
+            slowest_steps=tuple(heapq.nsmallest(self._limit, slowest, key=_slowness)),
             unreadable=tuple(self._unreadable),
         )
 
@@ -367,5 +367,5 @@ def largest_checkpoints(found: Iterable[CheckpointRef], limit: int) -> list[Chec
     return heapq.nsmallest(limit, found, key=lambda each: (-each.size, each.workflow_id, each.sequence))
 
 
-def _slowest_first(step: StepStatistics) -> tuple[float, float, str, str]:
+def _slowness(step: StepStatistics) -> tuple[float, float, str, str]:
     return -step.median_ms, -step.max_ms, step.workflow_name, step.path

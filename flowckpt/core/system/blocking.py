@@ -159,6 +159,14 @@ def start_thread(work: Callable[[], object], name: str) -> threading.Thread:
     return thread
 
 
+def call_safely(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    """Return the result of a call, or None and the error that it raised."""
+    try:
+        return work(), None
+    except BaseException as error:
+        return None, error
+
+
 class ResultDelivery:
     """Delivers results of threads to the futures of event loops, waking each loop once for all pending results."""
 
@@ -256,10 +264,7 @@ class Workers:
             with contextlib.suppress(IndexError):  # no calls remain
                 while True:
                     place = pending.popleft()
-                    try:
-                        outcomes[place] = calls[place](), None
-                    except BaseException as error:
-                        outcomes[place] = None, error
+                    outcomes[place] = call_safely(calls[place])
                     done.append(place)
                     if len(done) == len(calls):
                         are_done.set()
@@ -282,12 +287,7 @@ class Workers:
                         self._threads -= 1
                         return
                 continue
-            result: Any = None
-            failure: BaseException | None = None
-            try:
-                result = work()
-            except BaseException as error:
-                failure = error
+            result, failure = call_safely(work)
             with self._lock:
                 self._unfinished -= 1
             if future is not None:
@@ -454,10 +454,7 @@ class SyncGroup:
 
     def _wait_apart(self, item: _Item, call: Callable[[], object]) -> None:
         """Make a call that may take long, and continue its work in the next round."""
-        try:
-            item.outcome = call(), None
-        except BaseException as error:
-            item.outcome = None, error
+        item.outcome = call_safely(call)
         try:
             with self._lock:
                 self._apart.discard(item.run)
@@ -509,12 +506,7 @@ async def run_on_daemon(work: Callable[[], T]) -> T:
             result.close()
 
     def do() -> None:
-        result: T | None = None
-        failure: BaseException | None = None
-        try:
-            result = work()
-        except BaseException as error:
-            failure = error
+        result, failure = call_safely(work)
         try:
             loop.call_soon_threadsafe(give, result, failure)
         except RuntimeError:  # the loop has ended meanwhile

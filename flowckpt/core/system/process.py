@@ -106,12 +106,21 @@ def _boot_id() -> str:
 
 
 def _start_time(pid: int) -> int:
+    fields = _stat_fields(pid)
+    return int(fields[19]) if fields and fields[0] not in _DEAD else 0
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """Return the fields of a process from its state on (proc_pid_stat(5)); empty if it is gone."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return 0
-    fields = stat[stat.rfind(")") + 2 :].split()  # the name in parentheses may contain spaces
-    return 0 if fields[0] in ("Z", "X") else int(fields[19])
+        return []
+    return text[text.rfind(")") + 2 :].split()  # the name in parentheses may contain spaces
+
+
+_DEAD = ("Z", "X")
+"""The states of a process that has ended but was not reaped."""
 
 
 # All processes of a session: those that a command started and that did not deliberately leave it.
@@ -135,7 +144,7 @@ def signal_session(leader: int, number: signal.Signals) -> None:
 
 def has_living(leader: int) -> bool:
     """Return whether a process of a session is alive; only the leader counts if the system does not list processes."""
-    return any(_state(pid) not in ("", "Z", "X") for pid in _members(leader))
+    return any(fields[0] not in _DEAD for fields in map(_stat_fields, _members(leader)) if fields)
 
 
 def _members(leader: int) -> Iterator[int]:
@@ -161,11 +170,3 @@ def _signal_member(pid: int, leader: int, number: signal.Signals) -> None:
                 signal.pidfd_send_signal(handle, number)
         finally:
             os.close(handle)
-
-
-def _state(pid: int) -> str:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return ""
-    return stat[stat.rfind(b")") + 2 :][:1].decode()

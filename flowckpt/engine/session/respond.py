@@ -13,7 +13,7 @@ import attrs
 from flowckpt.core import codec
 from flowckpt.core.codec import fitting
 from flowckpt.core.codec.fitting import parse_description
-from flowckpt.core.identity.call import digest_arguments
+from flowckpt.core.identity.call import digest_argument
 from flowckpt.core.records import CheckpointData, Status, generation
 from flowckpt.core.records.listing import MANAGED, RunInfo
 from flowckpt.core.records.wait import TAKEN, Signal, Wait, WaitKind, birth_of, open_waits, sent_to
@@ -274,16 +274,12 @@ async def _warn_of_name(store: StoreBase, info: RunInfo, name: str) -> None:
     asked = sorted({wait.name for wait in info.waits if wait.kind is WaitKind.SIGNAL})
     if not asked or name in asked:
         return
-    digest = digest_arguments(_asked_signal, (), {"signal": name})["signal"]
+    digest = digest_argument(name)
     latest = await store.load_latest(info.workflow_id)
     results = () if latest is None else latest.step_results
     if not any(each.step_type == "wait" and each.arguments.get("signal") == digest for each in results):
         message = "run %s has never waited for the signal %r; it is waiting for %s"
         _log.warning(message, info.workflow_id, name, _join_names(asked))
-
-
-def _asked_signal(signal: str) -> None:
-    """Return the recorded arguments of a wait for this signal."""
 
 
 async def _was_taken(store: StoreBase, workflow_id: str, signal_id: str) -> bool:
