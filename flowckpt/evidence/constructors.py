@@ -177,8 +177,8 @@ def process_exists(pid: int | None = None) -> Evidence:
     if pid is not None and (type(pid) is not int or pid < 1):
         raise EvidenceError(f"{pid!r:.80} is not a process id", remedy="Write a whole number above 0.")
     expected = {} if pid is None else {"pid": pid}
-    said = "this process" if pid is None else f"process {pid}"
-    return Evidence(EvidenceType.PROCESS_EXISTS, f"{said} lives", expected, state=State.UNCAPTURED)
+    message = "this process" if pid is None else f"process {pid}"
+    return Evidence(EvidenceType.PROCESS_EXISTS, f"{message} lives", expected, state=State.UNCAPTURED)
 
 
 def container_running(name: str) -> Evidence:
@@ -221,13 +221,13 @@ def make_file_claim(path: str, role: str, *, is_directory: bool) -> Evidence:
     return attrs.evolve(made, description=f"{role} {path}", role=role)
 
 
-def _make_digest_claim(kind: EvidenceType, said: str, path: AnyPath, fact: str, digest: str | None) -> Evidence:
+def _make_digest_claim(kind: EvidenceType, message: str, path: AnyPath, fact: str, digest: str | None) -> Evidence:
     expected = {"path": _check_path(path)}
     if digest is None:
-        return Evidence(kind, said, expected, state=State.UNCAPTURED)
+        return Evidence(kind, message, expected, state=State.UNCAPTURED)
     if not isinstance(digest, str):
         raise EvidenceError(f"{digest!r:.80} is not a digest", evidence_type=kind, remedy="Write its hex digits.")
-    return Evidence(kind, said, {**expected, fact: digest})
+    return Evidence(kind, message, {**expected, fact: digest})
 
 
 def _register_server(url: str) -> None:

@@ -118,11 +118,11 @@ def _check_type(cls: Callable[..., T], value: Any) -> T:
 
 
 def _make_unreadable(document: Mapping[str, Json]) -> Evidence:
-    kind, said = document["evidence_type"], document.get("description")
+    kind, message = document["evidence_type"], document.get("description")
     kept = json.loads(json.dumps(document))  # a private copy of the JSON value
     return Evidence(
         kind if kind.strip() and kind.isprintable() else "unreadable",
-        said if isinstance(said, str) else kind,
+        message if isinstance(message, str) else kind,
         {},
         state=State.UNREADABLE,
         is_transient=document.get("transient") is True,

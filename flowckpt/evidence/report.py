@@ -202,13 +202,13 @@ def decide(pack: EvidencePack, answers: Sequence[VerdictStatus]) -> tuple[PackOu
     minimum = required_count(pack, len(others)) if others else 0
     verified, failed = others.count(VerdictStatus.VERIFIED), others.count(VerdictStatus.FAILED)
     held = files.count(VerdictStatus.VERIFIED)
-    said = f"{verified + held} of {len(pairs)} claims hold, {minimum + len(files)} required"
+    reason = f"{verified + held} of {len(pairs)} claims hold, {minimum + len(files)} required"
     if verified >= minimum and held == len(files):
-        return PackOutcome.VERIFIED, said
+        return PackOutcome.VERIFIED, reason
     unsure = len(pairs) - verified - held - failed - files.count(VerdictStatus.FAILED)
     if len(others) - failed >= minimum and VerdictStatus.FAILED not in files:
-        return PackOutcome.CANNOT_TELL, f"{said}; {unsure} could not be checked"
-    return PackOutcome.FAILED, said
+        return PackOutcome.CANNOT_TELL, f"{reason}; {unsure} could not be checked"
+    return PackOutcome.FAILED, reason
 
 
 def make_report(pack: EvidencePack, verdicts: Sequence[Verdict]) -> VerificationReport:

@@ -227,13 +227,13 @@ def combine_answers(
     given = [outcome for outcomes in answers.values() for outcome in outcomes]
     statuses = sorted({outcome.status for outcome in given})
     if len(statuses) > 1:
-        said = ", ".join(f"{sum(outcome.status is status for outcome in given)} say {status}" for status in statuses)
+        message = ", ".join(f"{sum(outcome.status is status for outcome in given)} say {status}" for status in statuses)
         details = [
             f"{worker}: {outcome.status}{f' ({outcome.error})' if outcome.error else ''}"
             for worker, outcomes in answers.items()
             for outcome in outcomes
         ]
-        return Outcome(VerdictStatus.DISAGREEMENT, f"the workers disagree: {said}", tuple(details), "quorum")
+        return Outcome(VerdictStatus.DISAGREEMENT, f"the workers disagree: {message}", tuple(details), "quorum")
     if len(answers) < workers:
         why = f"; {outcome_of(lost[0]).error}" if lost else ""
         return Outcome(
@@ -571,14 +571,16 @@ class EvidenceVerifier:
         if check is None:
             return await self._here([claim], settings)
         if check.is_local or claim.evidence_type in self._checks:
-            said = f"it cannot be checked: only the program itself can answer a {claim.evidence_type}, so no quorum can"
-            return [Outcome(VerdictStatus.CANNOT_CHECK, said)]
+            message = (
+                f"it cannot be checked: only the program itself can answer a {claim.evidence_type}, so no quorum can"
+            )
+            return [Outcome(VerdictStatus.CANNOT_CHECK, message)]
         if self._executor is None:
-            said = (
+            message = (
                 f"it cannot be checked: {claim.workers} workers must agree, and the verifier has no executor. "
                 "Give it one: EvidenceVerifier(…, executor=…)."
             )
-            return [Outcome(VerdictStatus.CANNOT_CHECK, said, method="quorum")]
+            return [Outcome(VerdictStatus.CANNOT_CHECK, message, method="quorum")]
         return [await ask_workers(claim, settings, self._executor)]
 
     def _check(self, claim: Evidence) -> Check | None:

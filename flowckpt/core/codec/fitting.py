@@ -52,8 +52,8 @@ def fit_value(tree: Json, annotation: Any, *, place: str) -> Any:
         ValueError: the value does not fit; the text says what does not fit, and where.
     """
     plain = tags.decode(tree, place)
-    if said := find_misfit(plain, annotation, place):
-        raise ValueError(said)
+    if message := find_misfit(plain, annotation, place):
+        raise ValueError(message)
     if is_structured(annotation):
         return from_plain(plain, annotation, place)
     try:
@@ -147,7 +147,7 @@ def _literal_value(choice: Any) -> Any:
 
 
 def _first_text(found: Iterable[str]) -> str:
-    return next((said for said in found if said), "")
+    return next((text for text in found if text), "")
 
 
 def _misfit_message(plain: Any, bare: Any, place: str) -> str:

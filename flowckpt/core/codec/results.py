@@ -42,18 +42,16 @@ def encode_result(result: StepResult, *, is_common: bool = False) -> tuple[bytes
     path, name, started_at, arguments = result.path, result.name, result.started_at, result.arguments
     blob: Blob | None = None
     if type(held) is int and SMALLEST <= held < LARGEST:
-        said = f',"output":{held}'
+        outcome = f',"output":{held}'
     else:
         if isinstance(held, Blob):
             output, blob = dumps(held.reference()), held
         else:
             output, blob = pack(held.tree if type(held) is Recorded else encode(held, f"{path}: output"))
-        said = "" if output == "null" else f',"output":{output}'
+        outcome = "" if output == "null" else f',"output":{output}'
     duration = repr(result.duration_ms)
     if duration[-1] not in "0123456789":  # nan, inf or no number: the record could not be read again
-        raise _field_error(
-            path, "duration_ms", result.duration_ms, f"{result.duration_ms!r:.80} is not a finite number"
-        )
+        raise _refusal(path, "duration_ms", result.duration_ms, f"{result.duration_ms!r:.80} is not a finite number")
     what = "" if _name_from_path(path) == name else f',"name":{quote(name)}'
     if result.step_type != "python":
         what += f',"step_type":{quote(result.step_type)}'
@@ -62,13 +60,13 @@ def encode_result(result: StepResult, *, is_common: bool = False) -> tuple[bytes
         if not result.success:
             what += ',"success":false'
         if result.error is not None:
-            said += f',"error":{dumps(encode_error(result.error))}'
+            outcome += f',"error":{dumps(encode_error(result.error))}'
         rest += _encode_rare_fields(result)
     when = "" if started_at is None else f',"started_at":"{encode_time(started_at)}"'
     origin = _encode_origin(
         result.attempt, result.tries, result.function, result.version, result.location, result.fingerprint
     )
-    text = f'{{"path":{quote(path)}{what}{said},"duration_ms":{duration}{when}{origin}{rest}}}'
+    text = f'{{"path":{quote(path)}{what}{outcome},"duration_ms":{duration}{when}{origin}{rest}}}'
     return text.encode(), {blob.digest: blob} if blob else _EMPTY
 
 
@@ -84,7 +82,7 @@ def _encode_rare_fields(result: StepResult) -> str:
             try:
                 text += f',"{name}":{dumps(checked(given))}'
             except (TypeError, ValueError, LookupError, AttributeError) as error:
-                raise _field_error(result.path, name, given, error) from error
+                raise _refusal(result.path, name, given, error) from error
     if result.argument_values:
         text += f',"argument_values":{dumps(copy_extra(result.argument_values))}'
     if result.extra:
@@ -112,7 +110,7 @@ _COMMON = frozenset(
 """The fields that nearly every fresh result has, and no others: see `Recorder.record`."""
 
 
-def _field_error(path: str, name: str, value: object, problem: object) -> EncodingError:
+def _refusal(path: str, name: str, value: object, problem: object) -> EncodingError:
     place = f"{path}: {name}"
     return EncodingError(f"{place}: {problem}", place=place, type_name=type_name(type(value)))
 
@@ -177,11 +175,11 @@ def _check_published(found: Mapping[str, Any]) -> dict[str, dict[str, Json]]:
     Raises:
         ValueError: they are malformed.
     """
-    for name, said in found.items():
-        if not isinstance(name, str) or said.keys() != {"value", "at"}:
+    for name, entry in found.items():
+        if not isinstance(name, str) or entry.keys() != {"value", "at"}:
             raise ValueError(f"{name!r:.80} was not published as a value and a time")
-        datetime.fromisoformat(said["at"])
-    return {name: {"value": said["value"], "at": said["at"]} for name, said in found.items()}
+        datetime.fromisoformat(entry["at"])
+    return {name: {"value": entry["value"], "at": entry["at"]} for name, entry in found.items()}
 
 
 _CHECKED_FIELDS: dict[str, Callable[[Any], Any]] = {
@@ -480,7 +478,7 @@ def as_view(results: Sequence[StepResult]) -> HistoryView:
 
 def encode_error(error: StepError) -> Json:
     """Return the document of an error."""
-    given = {
+    fields = {
         "bases": list(error.bases),
         "traceback": error.traceback,
         "path": error.path,
@@ -488,8 +486,13 @@ def encode_error(error: StepError) -> Json:
         "causes": list(error.causes),
         "remedy": error.remedy,
     }
-    said = {name: value for name, value in given.items() if value}
-    return {"type": error.type, "message": error.message, **said, **(copy_extra(error.extra) if error.extra else {})}
+    optional = {name: value for name, value in fields.items() if value}
+    return {
+        "type": error.type,
+        "message": error.message,
+        **optional,
+        **(copy_extra(error.extra) if error.extra else {}),
+    }
 
 
 def decode_error(document: Json) -> StepError:

@@ -584,21 +584,21 @@ def _items(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 def _refusal_of(found: Any, place: str, why: str) -> EncodingError:
     name = type_name(type(found))
     if name == "flowckpt.core.dsl.step.Step":
-        said = f"the step {found.name!r}, which was never yielded and so has no output"
+        message = f"the step {found.name!r}, which was never yielded and so has no output"
         remedy = f'Yield it: value = yield step("{found.name}")…'
     elif isinstance(found, Secret):
-        said, remedy = "a secret, and secrets are never recorded: mark a step that returns one .secret(), and ", ""
-        said += "annotate a whole input, as 'token: Secret[str]'"
+        message, remedy = "a secret, and secrets are never recorded: mark a step that returns one .secret(), and ", ""
+        message += "annotate a whole input, as 'token: Secret[str]'"
     elif isinstance(found, Generator | AsyncGenerator):
-        said = f"a {name}, and a started generator cannot be recorded"
+        message = f"a {name}, and a started generator cannot be recorded"
         remedy = (
             "Return a list of what it yields. A generator function that yields steps is a workflow: decorate it with "
             "@workflow, and run it by .workflow(child) or .map(child, items). Or mark the step .ephemeral()."
         )
     else:
-        said = f"a {name}, which cannot be stored and restored unchanged{why and f': {why}'}"
+        message = f"a {name}, which cannot be stored and restored unchanged{why and f': {why}'}"
         remedy = remedy_of(type(found))
-    return EncodingError(f"{place} is {said}", place=place, type_name=name, remedy=remedy)
+    return EncodingError(f"{place} is {message}", place=place, type_name=name, remedy=remedy)
 
 
 _FILE = "Write it to a file, return the path, and claim the file: .writes(path), or .evidence(file_sha256(path))."

@@ -48,13 +48,15 @@ def to_plain(value: Any, annotation: Any, place: str) -> Any:
     try:
         return _unstructure(value, _cattrs_key(annotation))
     except Exception as error:
-        said = f"and cannot be taken apart as its annotation {_annotation_text(annotation)} says: {_first_cause(error)}"
+        message = (
+            f"and cannot be taken apart as its annotation {_annotation_text(annotation)} says: {_first_cause(error)}"
+        )
         remedy = "Return what the annotation says, or correct the annotation."
         if isinstance(error, RecursionError):
-            said = "that is nested too deep, or contains itself"
+            message = "that is nested too deep, or contains itself"
             remedy = "Return a flatter value, or write it to a file and return the path."
         name = type_name(type(value))
-        raise EncodingError(f"{place} is a {name} {said}", place=place, type_name=name, remedy=remedy) from error
+        raise EncodingError(f"{place} is a {name} {message}", place=place, type_name=name, remedy=remedy) from error
 
 
 def _unstructure(value: Any, annotation: Any) -> Any:

@@ -63,7 +63,7 @@ class StepBuilder(StepBase):
     if not TYPE_CHECKING:  # type checkers refuse `yield from` such a step; the engine does, by its name and line
         __iter__ = Step.__iter__
 
-    def _created(self, action: Action) -> Step[Any]:
+    def _make_step(self, action: Action) -> Step[Any]:
         note_created(action, self.name, depth=3)
         return Step(self.name, self.modifiers, action)
 
@@ -77,7 +77,7 @@ class StepBuilder(StepBase):
         Raises:
             StepDefinitionError: it was given before, or with a modifier that needs a recorded output.
         """
-        made: SecretStepBuilder = self._with_secret()
+        made: SecretStepBuilder = self._mark_secret()
         return made
 
     @overload
@@ -222,7 +222,7 @@ class StepBuilder(StepBase):
         action = composites.map_action(
             self.name, function, items, constants, key=key, concurrency=concurrency, **completion
         )
-        return self._created(action)
+        return self._make_step(action)
 
     def workflow(self, child: Workflow[P, R], /, *args: P.args, **inputs: P.kwargs) -> Step[R]:
         """Action: run another workflow inside this one; the output is what the child returns.
@@ -239,7 +239,7 @@ class StepBuilder(StepBase):
             StepDefinitionError: the child is not a workflow.
             InputError: an input is unknown or missing.
         """
-        return self._created(composites.workflow_action(self.name, child, args, inputs))
+        return self._make_step(composites.workflow_action(self.name, child, args, inputs))
 
     def start(self, workflow: Workflow[P, Any], /, *args: P.args, **inputs: P.kwargs) -> Step[str]:
         """Action: start another run, exactly once, without waiting for it; the output is its id.
@@ -257,7 +257,7 @@ class StepBuilder(StepBase):
             StepDefinitionError: `workflow` is not a workflow, or an input is secret.
             InputError: an input is unknown or missing.
         """
-        return self._created(composites.start_action(self.name, workflow, args, inputs))
+        return self._make_step(composites.start_action(self.name, workflow, args, inputs))
 
     def signal(self, run: str, name: str, data: Any = None) -> Step[None]:
         """Action: send a signal to another run in the same store, exactly once; the next wait of this name takes it.
@@ -273,7 +273,7 @@ class StepBuilder(StepBase):
         Raises:
             StepDefinitionError: an argument is invalid.
         """
-        return self._created(waits.signal_action(self.name, run, name, data))
+        return self._make_step(waits.signal_action(self.name, run, name, data))
 
     def reply(self, to: str, value: Any = None) -> Step[Any]:
         """Action: reply to the signal that a `.wait()` has taken; the output is the reply.
@@ -289,7 +289,7 @@ class StepBuilder(StepBase):
         Raises:
             StepDefinitionError: an argument is invalid.
         """
-        return self._created(waits.reply_action(self.name, to, value))
+        return self._make_step(waits.reply_action(self.name, to, value))
 
     def command(
         self,
@@ -317,7 +317,7 @@ class StepBuilder(StepBase):
         Raises:
             StepDefinitionError: an argument is invalid.
         """
-        return self._created(command_arguments.command_action(self.name, argv, cwd, env, stdin, max_output))
+        return self._make_step(command_arguments.command_action(self.name, argv, cwd, env, stdin, max_output))
 
     def sleep(self, time: float | timedelta | datetime | None = None, *, until: datetime | None = None) -> Step[None]:
         """Action: wait for a time, and return None.
@@ -331,7 +331,7 @@ class StepBuilder(StepBase):
         Raises:
             StepDefinitionError: the time is negative, longer than a century, invalid, or has no zone.
         """
-        return self._created(waits.sleep_action(self.name, time, until))
+        return self._make_step(waits.sleep_action(self.name, time, until))
 
     @overload
     def wait(
@@ -374,7 +374,7 @@ class StepBuilder(StepBase):
             StepDefinitionError: an argument is invalid.
         """
         given = waits.NOTHING if default is ... else default
-        return self._created(waits.wait_action(self.name, signal, type, timeout, given, ask))
+        return self._make_step(waits.wait_action(self.name, signal, type, timeout, given, ask))
 
     def approval(
         self,
@@ -402,7 +402,7 @@ class StepBuilder(StepBase):
         Raises:
             StepDefinitionError: an argument is invalid.
         """
-        return self._created(waits.approval_action(self.name, name, of, timeout, on_rejection, ask))
+        return self._make_step(waits.approval_action(self.name, name, of, timeout, on_rejection, ask))
 
 
 if TYPE_CHECKING:
@@ -464,7 +464,7 @@ def explain_mistake(error: BaseException) -> BaseException:
     if type(error) is not AttributeError or not isinstance(step, StepBase) or not name or name.startswith("_"):
         return error
     lines = [f"{frame.f_code.co_filename}:{line}" for frame, line in traceback.walk_tb(error.__traceback__)]
-    made = step._without(name, lines[-1] if lines else "")
+    made = step._attribute_error(name, lines[-1] if lines else "")
     made.name, made.obj = name, step  # with which Python says "Did you mean"
     return made.with_traceback(error.__traceback__)
 

@@ -36,7 +36,7 @@ class CommandAction(Action):
     stdin: str | bytes | Secret[str] | Secret[bytes] | None = attrs.field(default=None, repr=False)
     max_output: int = 1_000_000
 
-    def revealed(self) -> tuple[dict[str, str | None], bytes | None]:
+    def reveal_secrets(self) -> tuple[dict[str, str | None], bytes | None]:
         """Return the environment and the input for the program, with secrets revealed.
 
         Raises:
@@ -65,13 +65,11 @@ def command_action(step_name: str, argv: Any, cwd: Any, env: Any, stdin: Any, ma
     """
     if isinstance(stdin, str):
         if not _is_unicode(stdin):
-            raise _command_error(step_name, f"stdin= is not valid Unicode: {stdin!r:.80}", "Pass it as bytes.")
+            raise _refusal(step_name, f"stdin= is not valid Unicode: {stdin!r:.80}", "Pass it as bytes.")
     elif stdin is not None and not isinstance(stdin, bytes | Secret):
-        raise _command_error(
-            step_name, f"stdin= takes text, bytes or None, got {_shown(stdin)}", "Read the file first."
-        )
+        raise _refusal(step_name, f"stdin= takes text, bytes or None, got {_describe(stdin)}", "Read the file first.")
     if type(max_output) is not int or max_output < 0:
-        raise _command_error(
+        raise _refusal(
             step_name,
             f"max_output={max_output!r:.80} must be a whole number from 0",
             "It limits the bytes kept of standard output and, separately, of standard error.",
@@ -82,20 +80,22 @@ def command_action(step_name: str, argv: Any, cwd: Any, env: Any, stdin: Any, ma
 
 def _check_argv(step_name: str, argv: Any) -> tuple[str, ...]:
     if isinstance(argv, str):
-        raise _command_error(
+        raise _refusal(
             step_name,
             f"it takes a list, got the text {argv!r:.80}",
             f'Write a list, {argv.split()!r:.80}, or let a shell read it: ["sh", "-c", {argv!r:.80}].',
         )
     if not isinstance(argv, list | tuple):
-        raise _command_error(
-            step_name, f"it takes a list of the program and its arguments, got {_shown(argv)}", 'Write ["make", "all"].'
+        raise _refusal(
+            step_name,
+            f"it takes a list of the program and its arguments, got {_describe(argv)}",
+            'Write ["make", "all"].',
         )
     if not argv:
-        raise _command_error(step_name, "the list is empty", 'Its first item is the program: ["make", "all"].')
+        raise _refusal(step_name, "the list is empty", 'Its first item is the program: ["make", "all"].')
     found = tuple(_check_text(step_name, f"item {index}", item, can_be_empty=True) for index, item in enumerate(argv))
     if not found[0].strip():
-        raise _command_error(step_name, f"the program is blank: {found[0]!r}", 'It is the first item: ["make", "all"].')
+        raise _refusal(step_name, f"the program is blank: {found[0]!r}", 'It is the first item: ["make", "all"].')
     return found
 
 
@@ -104,24 +104,20 @@ def _check_env(step_name: str, env: Any) -> Mapping[str, str | Secret[str] | Non
     if env is None:
         return {}
     if not isinstance(env, Mapping):
-        raise _command_error(step_name, f"env= takes a mapping, got a {type(env).__name__}", 'Write {"LANG": "C"}.')
+        raise _refusal(step_name, f"env= takes a mapping, got a {type(env).__name__}", 'Write {"LANG": "C"}.')
     for name, value in env.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name or not _is_for_the_system(name):
-            raise _command_error(
-                step_name, f"env= has the name {name!r:.80}", "A name must be text without '=' or NUL."
-            )
+            raise _refusal(step_name, f"env= has the name {name!r:.80}", "A name must be text without '=' or NUL.")
         if isinstance(value, Secret):  # checked when the program starts: a plan does not have it
             continue
         if value is not None and not isinstance(value, str):
-            raise _command_error(
+            raise _refusal(
                 step_name,
                 f"the value of {name!r} in env= is a {type(value).__name__}",
                 "Pass text, or None to remove the variable.",
             )
         if value is not None and ("\0" in value or not _is_for_the_system(value)):
-            raise _command_error(
-                step_name, f"the value of {name!r} in env= contains NUL or invalid Unicode", "Remove it."
-            )
+            raise _refusal(step_name, f"the value of {name!r} in env= contains NUL or invalid Unicode", "Remove it.")
     return {
         str.__str__(name): value if value is None or isinstance(value, Secret) else str.__str__(value)
         for name, value in env.items()
@@ -131,22 +127,22 @@ def _check_env(step_name: str, env: Any) -> Mapping[str, str | Secret[str] | Non
 def _check_text(step_name: str, what: str, value: Any, *, can_be_empty: bool = False) -> str:
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if isinstance(text, Secret):
-        raise _command_error(
+        raise _refusal(
             step_name,
             f"{what} is a secret, and other users of the machine can read the command line of a program",
             "Pass it in env= or stdin=, which accept secrets.",
         )
     if not isinstance(text, str):
         remedy = "Write os.fsdecode(…)." if isinstance(text, bytes) else f"Write str({value!r:.40}) if you mean that."
-        raise _command_error(step_name, f"{what} must be text or a path, got {_shown(value)}", remedy)
+        raise _refusal(step_name, f"{what} must be text or a path, got {_describe(value)}", remedy)
     if "\0" in text or not _is_for_the_system(text):
-        raise _command_error(
+        raise _refusal(
             step_name,
             f"{what} contains NUL or invalid Unicode: {text!r:.80}",
             "The operating system cannot pass it; use stdin= or a file.",
         )
     if not text and not can_be_empty:
-        raise _command_error(step_name, f"{what} is empty", "Leave it out for the directory of the process.")
+        raise _refusal(step_name, f"{what} is empty", "Leave it out for the directory of the process.")
     return str.__str__(text)  # str() of an enum's member is its label
 
 
@@ -167,9 +163,9 @@ def _is_for_the_system(text: str) -> bool:
     return True
 
 
-def _shown(value: object) -> str:
+def _describe(value: object) -> str:
     return f"{value!r:.80} ({type(value).__name__})"
 
 
-def _command_error(step_name: str, what: str, remedy: str) -> StepDefinitionError:
+def _refusal(step_name: str, what: str, remedy: str) -> StepDefinitionError:
     return step_error(step_name, f".command(): {what}", remedy)

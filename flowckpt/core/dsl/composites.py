@@ -169,7 +169,7 @@ class FanOutAction(Composite):
         """
         raise NotImplementedError  # pragma: no cover - abstract
 
-    def combined(self, values: list[Any]) -> Any:
+    def combine(self, values: list[Any]) -> Any:
         """Return the output of the fan-out from the outputs of its members, in their order."""
         raise NotImplementedError  # pragma: no cover - abstract
 
@@ -247,7 +247,7 @@ class MapAction(FanOutAction):
             else:
                 yield place, made(name, modifiers, PythonAction(function, (item,), self.constants))
 
-    def combined(self, values: list[Any]) -> Any:
+    def combine(self, values: list[Any]) -> Any:
         """Return the list of the outputs."""
         return values
 
@@ -286,7 +286,7 @@ class ParallelAction(FanOutAction):
             place = f"[{encode_name(each.name)}]"
             yield (f"{place}[{occurrence}]" if occurrence else place), each
 
-    def combined(self, values: list[Any]) -> Any:
+    def combine(self, values: list[Any]) -> Any:
         """Return the tuple of the outputs."""
         return tuple(values)
 

@@ -196,21 +196,21 @@ class StepBase(FieldEquality):
     def __repr__(self) -> str:
         return f"<step {self.name!r} without an action>"
 
-    def _without(self, attribute: str, where: str) -> AttributeError:
+    def _attribute_error(self, attribute: str, where: str) -> AttributeError:
         """Return the error for an attribute that the step does not have."""
         del where
         known = ", ".join(each for each in public_names(type(self)) if each not in ("modifiers", "name"))
         near = suggestion(type(self), attribute) or f" (it has {known})"
         return AttributeError(f"step {self.name!r} has no action or modifier {attribute!r}{near}")
 
-    def _with(self, modifiers: Modifiers) -> Self:
+    def _replace_modifiers(self, modifiers: Modifiers) -> Self:
         return attrs.evolve(self, modifiers=modifiers)
 
-    def _given(self, modifier: str, **fields: Any) -> Self:
+    def _add_modifier(self, modifier: str, **fields: Any) -> Self:
         """Return the step with the fields of one more modifier; refuse a repeated one."""
         if any(getattr(self.modifiers, name) != getattr(PLAIN, name) for name in fields):
             raise checked.repeated_modifier_error(self.name, modifier)
-        return self._with(check_combination(self.name, attrs.evolve(self.modifiers, **fields)))
+        return self._replace_modifiers(check_combination(self.name, attrs.evolve(self.modifiers, **fields)))
 
     def checkpoint(self, id: str | None = None) -> Self:  # noqa: A002 - the keyword is part of the language
         """Modifier: take a checkpoint after the step succeeded.
@@ -223,7 +223,7 @@ class StepBase(FieldEquality):
         """
         if id is not None:
             check_name(id, "checkpoint id")
-        return self._given("checkpoint", has_checkpoint=True, checkpoint_id=id)
+        return self._add_modifier("checkpoint", has_checkpoint=True, checkpoint_id=id)
 
     def retry(
         self,
@@ -257,7 +257,7 @@ class StepBase(FieldEquality):
             StepDefinitionError: an argument is out of range, or `.retry()` was given before.
         """
         policy = checked.make_retry_policy(self.name, attempts, backoff, max_delay, jitter, on, deadline, factor)
-        return self._given("retry", retry=policy)
+        return self._add_modifier("retry", retry=policy)
 
     def timeout(self, seconds: float | timedelta) -> Self:
         """Modifier: limit the time of each try; a longer try fails with `StepTimeoutError`.
@@ -270,7 +270,7 @@ class StepBase(FieldEquality):
         Raises:
             StepDefinitionError: the number is not above 0, or `.timeout()` was given before.
         """
-        return self._given("timeout", timeout_seconds=check_timeout(self.name, seconds))
+        return self._add_modifier("timeout", timeout_seconds=check_timeout(self.name, seconds))
 
     def ephemeral(self) -> Self:
         """Modifier: never record the step, and run it at each replay: for a model, a connection, an open file.
@@ -280,7 +280,7 @@ class StepBase(FieldEquality):
         """
         if self.modifiers.is_secret:
             refuse_needless_ephemeral(self.name)
-        return self._given("ephemeral", is_ephemeral=True)
+        return self._add_modifier("ephemeral", is_ephemeral=True)
 
     def evidence(self, *claims: Any, require_all: bool = True, min_verified: int | None = None) -> Self:
         """Modifier: claim what the step leaves in the outside world, such as a file or a row.
@@ -299,7 +299,7 @@ class StepBase(FieldEquality):
             StepDefinitionError: an argument is invalid, or `.evidence()` was given before.
         """
         claimed = checked.make_claimed_evidence(self.name, claims, require_all, min_verified)
-        return self._given("evidence", evidence=claimed)
+        return self._add_modifier("evidence", evidence=claimed)
 
     def reads(self, *paths: AnyPath | Callable[..., Any]) -> Self:
         """Modifier: name the files and directories that the step reads.
@@ -315,7 +315,7 @@ class StepBase(FieldEquality):
         Raises:
             StepDefinitionError: an argument is invalid, the step is ephemeral, or `.reads()` was given before.
         """
-        return self._with_files("reads", paths)
+        return self._add_files("reads", paths)
 
     def writes(self, *paths: AnyPath | Callable[..., Any]) -> Self:
         """Modifier: name the files and directories that the step writes.
@@ -331,14 +331,14 @@ class StepBase(FieldEquality):
         Raises:
             StepDefinitionError: an argument is invalid, the step is ephemeral, or `.writes()` was given before.
         """
-        return self._with_files("writes", paths)
+        return self._add_files("writes", paths)
 
-    def _with_files(self, role: str, paths: tuple[Any, ...]) -> Self:
+    def _add_files(self, role: str, paths: tuple[Any, ...]) -> Self:
         files = self.modifiers.files
         if files is not None and getattr(files, role):
             raise checked.repeated_modifier_error(self.name, role)
         made = attrs.evolve(self.modifiers, files=checked.make_step_files(self.name, role, paths, files))
-        return self._with(check_combination(self.name, made))
+        return self._replace_modifiers(check_combination(self.name, made))
 
     def at_most_once(self) -> Self:
         """Modifier: never repeat the step on a guess: for a payment, a mail, anything that must not happen twice.
@@ -350,7 +350,7 @@ class StepBase(FieldEquality):
         Raises:
             StepDefinitionError: it was given before, or the step is ephemeral.
         """
-        return self._given("at_most_once", is_at_most_once=True)
+        return self._add_modifier("at_most_once", is_at_most_once=True)
 
     def adopt(self, function: Callable[..., Any]) -> Self:
         """Modifier: rebuild the result of an `.at_most_once()` step that is proved done but was never recorded.
@@ -364,7 +364,7 @@ class StepBase(FieldEquality):
         Raises:
             StepDefinitionError: it is not callable, or `.adopt()` was given before.
         """
-        return self._given("adopt", adopt=checked.check_callable(self.name, "adopt", function))
+        return self._add_modifier("adopt", adopt=checked.check_callable(self.name, "adopt", function))
 
     def on_rerun(self, function: Callable[[Any], Any]) -> Self:
         """Modifier: undo the recorded execution just before a resume runs the step again.
@@ -379,16 +379,16 @@ class StepBase(FieldEquality):
                 before.
         """
         undo = check_unary(self.name, "on_rerun", checked.check_callable(self.name, "on_rerun", function))
-        return self._given("on_rerun", on_rerun=undo)
+        return self._add_modifier("on_rerun", on_rerun=undo)
 
-    def _with_secret(self) -> Any:
+    def _mark_secret(self) -> Any:
         modifiers = self.modifiers
         if modifiers.is_secret:
             raise checked.repeated_modifier_error(self.name, "secret")
         if modifiers.is_ephemeral:
             refuse_needless_ephemeral(self.name)
         modifiers = check_combination(self.name, attrs.evolve(modifiers, is_ephemeral=True))
-        return self._with(check_combination(self.name, attrs.evolve(modifiers, content="secret")))
+        return self._replace_modifiers(check_combination(self.name, attrs.evolve(modifiers, content="secret")))
 
     def rollback(self, function: Callable[..., Any]) -> Self:
         """Modifier: undo the step if the run fails or is cancelled later, newest step first, in any attempt.
@@ -404,7 +404,7 @@ class StepBase(FieldEquality):
                 before. If a parameter matches no argument of the step, the step is refused at its `yield`.
         """
         undo = check_undo(self.name, checked.check_callable(self.name, "rollback", function))
-        return self._given("rollback", rollback=undo)
+        return self._add_modifier("rollback", rollback=undo)
 
     def on(self, executor: str, *, resources: Mapping[str, float] | None = None) -> Self:
         """Modifier: run the step on a thread, in another process, or on another machine.
@@ -421,7 +421,7 @@ class StepBase(FieldEquality):
         Raises:
             StepDefinitionError: the name is invalid, the step is ephemeral, or `.on()` was given before.
         """
-        return self._given("on", placement=checked.make_placement(self.name, executor, resources))
+        return self._add_modifier("on", placement=checked.make_placement(self.name, executor, resources))
 
     def version(self, tag: str) -> Self:
         """Modifier: tag the version of the step. A recorded result with another tag is stale.
@@ -433,7 +433,7 @@ class StepBase(FieldEquality):
             StepDefinitionError: the tag is not text or blank, or `.version()` was given before.
         """
         check_name(tag, "version tag")
-        return self._given("version", version=tag)
+        return self._add_modifier("version", version=tag)
 
     def cache(self, *, max_age: float | timedelta | None = None) -> Self:
         """Modifier: take the result of an equal call in any run of the store, instead of running the step.
@@ -448,7 +448,7 @@ class StepBase(FieldEquality):
             StepDefinitionError: the age is not above 0, `.cache()` was given before, or the step has an effect or an
                 output of its own: `.at_most_once()`, `.rollback()`, `.on_rerun()`, `.ephemeral()`, `.secret()`.
         """
-        return self._given("cache", cache_seconds=checked.check_age(self.name, max_age))
+        return self._add_modifier("cache", cache_seconds=checked.check_age(self.name, max_age))
 
     def record_arguments(self) -> Self:
         """Modifier: record the arguments of the call as JSON, to read and query them later.
@@ -462,7 +462,7 @@ class StepBase(FieldEquality):
         """
         if self.modifiers.records_arguments:
             raise checked.repeated_modifier_error(self.name, "record_arguments")
-        return self._with(check_combination(self.name, attrs.evolve(self.modifiers, content="arguments")))
+        return self._replace_modifiers(check_combination(self.name, attrs.evolve(self.modifiers, content="arguments")))
 
 
 @attrs.frozen(eq=False, repr=False, init=False)
@@ -500,7 +500,7 @@ class Step(StepBase, Generic[T_co]):
         Raises:
             StepDefinitionError: it was given before, or with a modifier that needs a recorded output.
         """
-        made: Step[Secret[T_co]] = self._with_secret()
+        made: Step[Secret[T_co]] = self._mark_secret()
         return made
 
     def python(self, *args: Any, **kwargs: Any) -> Self:
@@ -510,36 +510,36 @@ class Step(StepBase, Generic[T_co]):
             StepDefinitionError: always.
         """
         del args, kwargs
-        raise self._second_action()
+        raise self._second_action_error()
 
     command = map = workflow = start = signal = reply = sleep = wait = approval = python
 
     if not TYPE_CHECKING:  # type checkers report these mistakes by themselves
 
         def __bool__(self) -> bool:
-            raise self._not_yielded("is neither true nor false")
+            raise self._unyielded_error("is neither true nor false")
 
         def __len__(self) -> int:
-            raise self._not_yielded("has no length")
+            raise self._unyielded_error("has no length")
 
         def __getitem__(self, key: object) -> Any:
-            raise self._not_yielded(f"has no item {key!r:.40}")
+            raise self._unyielded_error(f"has no item {key!r:.40}")
 
         def __eq__(self, other: object) -> bool:
             if not isinstance(other, StepBase):
-                raise self._not_yielded(f"cannot be compared with {other!r:.40}")
+                raise self._unyielded_error(f"cannot be compared with {other!r:.40}")
             return super().__eq__(other)
 
         __hash__ = FieldEquality.__hash__
 
         def __lt__(self, other: object) -> bool:
-            raise self._not_yielded(f"cannot be compared with {other!r:.40}")
+            raise self._unyielded_error(f"cannot be compared with {other!r:.40}")
 
         __le__ = __gt__ = __ge__ = __lt__
 
         def _calculate(self, other: object = None, modulo: object = None) -> Any:
             del other, modulo
-            raise self._not_yielded("does not support arithmetic")
+            raise self._unyielded_error("does not support arithmetic")
 
         __add__ = __sub__ = __mul__ = __matmul__ = __truediv__ = __floordiv__ = __mod__ = __divmod__ = __pow__ = (
             _calculate
@@ -549,17 +549,17 @@ class Step(StepBase, Generic[T_co]):
         __rlshift__ = __rrshift__ = __rand__ = __rxor__ = __ror__ = _calculate
         __neg__ = __pos__ = __abs__ = __invert__ = __round__ = __int__ = __float__ = __index__ = _calculate
 
-    def _without(self, attribute: str, where: str) -> AttributeError:
-        return self._not_yielded(f"has no attribute {attribute!r}{suggestion(type(self), attribute)}", where)
+    def _attribute_error(self, attribute: str, where: str) -> AttributeError:
+        return self._unyielded_error(f"has no attribute {attribute!r}{suggestion(type(self), attribute)}", where)
 
-    def _not_yielded(self, what: str, where: str | None = None) -> StepNotYieldedError:
+    def _unyielded_error(self, what: str, where: str | None = None) -> StepNotYieldedError:
         return StepNotYieldedError(
             f"step {self.name!r} {what}: it is a step, and has no output until it is yielded",
             step=self.name,
             where=caller() if where is None else where,
         )
 
-    def _second_action(self) -> StepDefinitionError:
+    def _second_action_error(self) -> StepDefinitionError:
         return step_error(self.name, f"it has an action already: .{self.action.step_type}()", "Yield two steps.")
 
 

@@ -199,16 +199,14 @@ class ReplyAction(RunAction):
 def sleep_action(name: str, time: Any, until: Any) -> SleepAction:
     """Check the arguments of `.sleep()`; see there."""
     if (time is None) is (until is None):
-        raise _action_error(
-            name, "sleep", "takes a time to wait, or until=", "Write .sleep(60), or .sleep(until=moment)."
-        )
+        raise _refusal(name, "sleep", "takes a time to wait, or until=", "Write .sleep(60), or .sleep(until=moment).")
     if isinstance(time, datetime):
         time, until = None, time
     if until is None:
         return SleepAction(_parse_duration(name, "sleep", "", time))
     if not isinstance(until, datetime) or until.utcoffset() is None:
         problem = f"until={until!r:.60} is not an aware datetime"
-        raise _action_error(name, "sleep", problem, "Give it a time zone: datetime(2026, 12, 24, 18, tzinfo=UTC).")
+        raise _refusal(name, "sleep", problem, "Give it a time zone: datetime(2026, 12, 24, 18, tzinfo=UTC).")
     return SleepAction(None, until)
 
 
@@ -217,10 +215,10 @@ def wait_action(name: str, signal: Any, data_type: Any, timeout: Any, default: A
     check_name(signal, "signal's name")
     patience = None if timeout is None else _parse_duration(name, "wait", "timeout=", timeout)
     if problem := _find_non_type(data_type):
-        raise _action_error(name, "wait", f"type={problem}", "Pass a type, such as type=int.")
+        raise _refusal(name, "wait", f"type={problem}", "Pass a type, such as type=int.")
     if default is not NOTHING and patience is None:
         problem = f"default={default!r:.60} without a timeout= is never returned"
-        raise _action_error(name, "wait", problem, "Add a timeout, such as timeout=3600.")
+        raise _refusal(name, "wait", problem, "Add a timeout, such as timeout=3600.")
     return WaitAction(signal, data_type, patience, default, ask)
 
 
@@ -232,16 +230,14 @@ def approval_action(name: str, approval: Any, of: Any, timeout: Any, on_rejectio
     claims = () if of is None else tuple(of) if isinstance(of, list | tuple) else (of,)
     if of is not None and not (claims and all(getattr(each, "evidence_list", True) for each in claims)):
         problem = f"of={of!r:.60} contains no claims"
-        raise _action_error(name, "approval", problem, "Pass claims about what is to be approved, or remove of=.")
+        raise _refusal(name, "approval", problem, "Pass claims about what is to be approved, or remove of=.")
     for claim in claims:
         if not (hasattr(claim, "evidence_type") or (hasattr(claim, "evidence_list") and len(claims) == 1)):
             problem = f"of= takes a list of claims, or one pack, got {claim!r:.60} ({type(claim).__name__})"
-            raise _action_error(
-                name, "approval", problem, 'Write of=[file_sha256("report.html")], from flowckpt.evidence.'
-            )
+            raise _refusal(name, "approval", problem, 'Write of=[file_sha256("report.html")], from flowckpt.evidence.')
     if on_rejection not in ("fail", "return"):
         problem = f"on_rejection={on_rejection!r:.60} is neither 'fail' nor 'return'"
-        raise _action_error(name, "approval", problem, "Write one of them.")
+        raise _refusal(name, "approval", problem, "Write one of them.")
     patience = None if timeout is None else _parse_duration(name, "approval", "timeout=", timeout)
     return ApprovalAction(approval, claims, patience, on_rejection == "return", ask)
 
@@ -296,7 +292,7 @@ def _parse_duration(name: str, action: str, label: str, value: Any) -> timedelta
         value.total_seconds() if isinstance(value, timedelta) else float(value) if is_finite_number(value) else -1.0
     )
     if not 0 <= seconds <= MOST_SECONDS:
-        raise _action_error(
+        raise _refusal(
             name,
             action,
             f"{label}{value!r:.60} must be seconds or a timedelta, from 0 to {MOST_SECONDS} s",
@@ -305,5 +301,5 @@ def _parse_duration(name: str, action: str, label: str, value: Any) -> timedelta
     return timedelta(seconds=seconds)
 
 
-def _action_error(name: str, action: str, problem: str, remedy: str) -> StepDefinitionError:
+def _refusal(name: str, action: str, problem: str, remedy: str) -> StepDefinitionError:
     return step_error(name, f".{action}(): {problem}", remedy)

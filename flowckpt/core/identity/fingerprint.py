@@ -88,7 +88,7 @@ def fingerprint(function: Callable[..., Any]) -> str:
     """
     try:
         module, names = _locate(inspect.unwrap(function))
-        texts = [module.written(name)[0] for name in sorted(names)] if module else []
+        texts = [module.read_definition(name)[0] for name in sorted(names)] if module else []
     except Exception:  # not a function, or the source is not what was imported
         return ""
     return FORM + sha256("\n".join(texts).encode()).hexdigest() if texts else ""
@@ -179,14 +179,14 @@ class _Walk:
             source, name = self._waiting.pop()
             if (source.file, name) in self._reached:
                 continue
-            text, used, imports = source.written(name)
+            text, used, imports = source.read_definition(name)
             self._reached[source.file, name] = text
             found: list[tuple[Source, str]] = []
             for dotted in used:
                 head, *rest = dotted.split(".")
-                found += self._resolved(source, head, rest)
+                found += self._resolve(source, head, rest)
             for target in imports:
-                found += self._imported(target.attribute or target.module, target, [])
+                found += self._resolve_import(target.attribute or target.module, target, [])
             self._waiting += reversed(found)
         by_name: dict[str, list[str]] = {}
         for (_, name), text in self._reached.items():
@@ -194,19 +194,19 @@ class _Walk:
         listed = [f"{name}: {text}" for name in sorted(by_name) for text in by_name[name]]
         return [*(",".join(names) for _, names in entered), *listed] if listed else []
 
-    def _resolved(self, source: Source, head: str, rest: list[str]) -> list[tuple[Source, str]]:
+    def _resolve(self, source: Source, head: str, rest: list[str]) -> list[tuple[Source, str]]:
         """Return the definitions that a name and its attributes refer to in a module."""
         if not source.has(head):
-            return self._unbound(source, head, rest)
+            return self._resolve_unbound(source, head, rest)
         if (key := (source.file, head, *rest)) in self._seen:  # modules may import each other
             return []
         self._seen.add(key)
         found = [(source, head)] if head in source.definitions else []
         for target in source.imports.get(head, ()):
-            found += self._imported(head, target, rest)
+            found += self._resolve_import(head, target, rest)
         return found
 
-    def _imported(self, head: str, target: Import, rest: list[str]) -> list[tuple[Source, str]]:
+    def _resolve_import(self, head: str, target: Import, rest: list[str]) -> list[tuple[Source, str]]:
         source = find_source(target.module, self._root) if target.module else None
         if source is None:
             top = target.module.partition(".")[0]
@@ -218,21 +218,21 @@ class _Walk:
         while path:
             # `from . import rules` in a package binds its own module.
             if source.has(path[0]) and Import(name, path[0]) not in source.imports.get(path[0], ()):
-                return self._resolved(source, path[0], path[1:])
+                return self._resolve(source, path[0], path[1:])
             below = find_source(f"{name}.{path[0]}", self._root)
             if below is None:
-                found = self._unbound(source, path[0], path[1:])
-                return found or self._all_of(source)  # an attribute that is not visible in the source
+                found = self._resolve_unbound(source, path[0], path[1:])
+                return found or self._resolve_all(source)  # an attribute that is not visible in the source
             source, name, path = below, f"{name}.{path[0]}", path[1:]
-        return self._all_of(source)
+        return self._resolve_all(source)
 
-    def _unbound(self, source: Source, head: str, rest: list[str]) -> list[tuple[Source, str]]:
+    def _resolve_unbound(self, source: Source, head: str, rest: list[str]) -> list[tuple[Source, str]]:
         """Resolve a name that a module does not bind: from a star import, or from another cell of a notebook."""
         found: list[tuple[Source, str]] = []
         for star in source.stars:
             other = find_source(star, self._root)
             if other is not None and (other.has(head) or other.stars) and other is not source:
-                found += self._resolved(other, head, rest)
+                found += self._resolve(other, head, rest)
         if not found and head in source.scope and not Path(source.file).is_file():
             value = source.scope[head]
             if isinstance(value, FunctionType | type):
@@ -240,13 +240,13 @@ class _Walk:
                 found += [(other, name) for name in names if other is not None and other is not source]
         return found
 
-    def _all_of(self, source: Source) -> list[tuple[Source, str]]:
+    def _resolve_all(self, source: Source) -> list[tuple[Source, str]]:
         if (source.file,) in self._seen:
             return []
         self._seen.add((source.file,))
         found = [(source, name) for name in sorted(source.definitions)]
         for name in sorted(source.imports):
-            found += self._resolved(source, name, [])
+            found += self._resolve(source, name, [])
         return found
 
 
@@ -469,7 +469,7 @@ class Source:
     stars: tuple[str, ...] = ()
     is_imported: bool = True
     modules: frozenset[str] = frozenset()
-    _written: dict[str, tuple[str, tuple[str, ...], tuple[Import, ...]]] = attrs.field(factory=dict)
+    _read_definitions: dict[str, tuple[str, tuple[str, ...], tuple[Import, ...]]] = attrs.field(factory=dict)
     _found: dict[tuple[int, str], tuple[str, ...]] = attrs.field(factory=dict)
 
     def names_at(self, line: int, name: str) -> tuple[str, ...]:
@@ -501,9 +501,9 @@ class Source:
         """Return whether the module binds a name at the top level, by a definition or an import."""
         return name in self.definitions or name in self.imports
 
-    def written(self, name: str) -> tuple[str, tuple[str, ...], tuple[Import, ...]]:
+    def read_definition(self, name: str) -> tuple[str, tuple[str, ...], tuple[Import, ...]]:
         """Return the text of the definitions of a name, the dotted names that they use, and their imports."""
-        known = self._written.get(name)
+        known = self._read_definitions.get(name)
         if known is None:
             definitions = self.definitions[name]
             used, inner = set[str](), set[Import]()
@@ -512,7 +512,7 @@ class Source:
                 used |= names
                 inner |= imports
             text = "; ".join(write_tree(list(nodes)) for nodes in definitions)
-            known = self._written[name] = text, tuple(sorted(used)), tuple(sorted(inner))
+            known = self._read_definitions[name] = text, tuple(sorted(used)), tuple(sorted(inner))
         return known
 
 

@@ -97,7 +97,7 @@ class KnownSecrets:
         """
         if not self.is_any or not text:
             return text
-        patterns = self._made()
+        patterns = self._compile_patterns()
         if any(form in text for form in patterns.forms):  # a thousand times as fast as the pattern
             text = patterns.all.sub(HIDDEN, text)
         if patterns.is_escaped_in(text):
@@ -140,10 +140,10 @@ class KnownSecrets:
         if not self.is_any:
             return ""
         if isinstance(tree, str):
-            return place if self._is_held_by(tree) else ""
+            return place if self._occurs_in(tree) else ""
         if isinstance(tree, dict):
             for key, item in tree.items():
-                if self._is_held_by(key):
+                if self._occurs_in(key):
                     return f"a key of {place}"
                 inner = place if key[:1] == "$" else f"{place}.{key}" if key.isidentifier() else f"{place}[{key!r:.40}]"
                 if found := self.place_in(item, inner):
@@ -164,13 +164,13 @@ class KnownSecrets:
         """
         return self.is_any and self.text(text) != text
 
-    def _is_held_by(self, text: str) -> bool:
-        patterns = self._made()
+    def _occurs_in(self, text: str) -> bool:
+        patterns = self._compile_patterns()
         if any(form in text for form in patterns.in_outputs) or text in patterns.whole:
             return True
         return patterns.is_escaped_in(text, at_least=_IN_OUTPUTS)
 
-    def _made(self) -> Patterns:
+    def _compile_patterns(self) -> Patterns:
         if self._patterns is None:
             self._patterns = Patterns.of(self._texts, self._numbers)
         return self._patterns

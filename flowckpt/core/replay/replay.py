@@ -279,12 +279,14 @@ class Replay:
         if glance is not None and self._waiting and self._is_repeated and not self._is_new:
             return self._restore_plainly(value, glance)
         try:
-            yielded = self._generator.send(value) if not self._is_repeated else self._again(self._generator.send, value)
+            yielded = (
+                self._generator.send(value) if not self._is_repeated else self._repeat(self._generator.send, value)
+            )
         except StopIteration as stop:
-            return self._finished(stop.value)
+            return self._finish(stop.value)
         except BaseException as error:
-            return self._raised(error)
-        return self._command(yielded)
+            return self._crash(error)
+        return self._make_command(yielded)
 
     def _restore_plainly(self, value: Any, glance: Glance) -> Command:
         """Send a value, then the outputs of plain steps, up to the first step that needs the full check."""
@@ -317,9 +319,9 @@ class Replay:
         finally:
             end_repeating(token)
         if ended is None:
-            return self._command(yielded)
+            return self._make_command(yielded)
         try:
-            return self._finished(ended.value) if isinstance(ended, StopIteration) else self._raised(ended)
+            return self._finish(ended.value) if isinstance(ended, StopIteration) else self._crash(ended)
         finally:
             ended = None  # break the cycle: its traceback holds this frame
 
@@ -336,14 +338,14 @@ class Replay:
         self.is_handling = True
         try:
             throw = self._generator.throw
-            yielded = throw(error) if not self._is_repeated else self._again(throw, error)
+            yielded = throw(error) if not self._is_repeated else self._repeat(throw, error)
         except StopIteration as stop:
-            return self._finished(stop.value)
+            return self._finish(stop.value)
         except BaseException as raised:
-            return self._raised(raised)
-        return self._command(yielded)
+            return self._crash(raised)
+        return self._make_command(yielded)
 
-    def _again(self, go_on: Callable[[Any], Any], answer: Any) -> Any:
+    def _repeat(self, go_on: Callable[[Any], Any], answer: Any) -> Any:
         """Advance the generator, with the flag set that its code may be a repetition."""
         if self._is_new and not self._is_muted:
             self._is_repeated = False
@@ -393,7 +395,7 @@ class Replay:
         if self._waiting:
             if self._is_bound:
                 what = f"continues the step {command.path!r}, which has ended in the record"
-                raise self._changed(what, self._describe(command.path, command.step))
+                raise self._change_error(what, self._describe(command.path, command.step))
             self._drop_rest()
 
     def close(self) -> BaseException | None:
@@ -404,9 +406,9 @@ class Replay:
             return error
         return None
 
-    def _command(self, yielded: Any) -> Command:
+    def _make_command(self, yielded: Any) -> Command:
         if type(yielded) is not Step:
-            raise self._closed(_not_a_step_error(yielded, self._workflow_name, self.where()))
+            raise self._close_for(_not_a_step_error(yielded, self._workflow_name, self.where()))
         step: Step[Any] = yielded
         action, modifiers = step.action, step.modifiers
         if (created := created_steps()) is not None:
@@ -427,7 +429,7 @@ class Replay:
                 self._ephemeral.add(path)
                 return Execute(path, step, self.where())
             if action.is_composite:
-                return self._entered(path, step)
+                return self._enter(path, step)
         if is_spare := path not in self._waiting:
             if self._waiting:
                 self._refuse_unknown(path, step)
@@ -447,11 +449,11 @@ class Replay:
         """Refuse modifiers that do not fit the action or each other."""
         action, modifiers = step.action, step.modifiers
         if modifiers.adopt is not None and not modifiers.is_at_most_once:
-            raise self._closed(_adopt_error(step.name, self.where(full=True)))
+            raise self._close_for(_adopt_error(step.name, self.where(full=True)))
         if modifiers.rollback is not None and (unknown := find_unmatched_undo_parameter(step)):
-            raise self._closed(_undo_argument_error(step, unknown, self.where(full=True)))
+            raise self._close_for(_undo_argument_error(step, unknown, self.where(full=True)))
         if action.refused and (refused := action.refused_modifier(modifiers)):
-            raise self._closed(_modifier_error(step, refused, self.where(full=True)))
+            raise self._close_for(_modifier_error(step, refused, self.where(full=True)))
 
     def _is_patched(self, name: str) -> bool | None:
         """Return False if the run passed this place before the patch existed; None if a recorded or new result decides.
@@ -476,7 +478,7 @@ class Replay:
             for number in range(uses)
         }
 
-    def _entered(self, path: str, step: Step[Any]) -> Enter:
+    def _enter(self, path: str, step: Step[Any]) -> Enter:
         """Return the command for a composite."""
         check_depth(path)
         is_spare = path not in self._waiting
@@ -496,14 +498,14 @@ class Replay:
         """Refuse a step without a record while recorded results still wait, or drop those results."""
         if self._is_bound:
             what = f"yields the step {path!r}, which the record does not have"
-            raise self._changed(what, self._describe(path, step))
+            raise self._change_error(what, self._describe(path, step))
         self._drop_rest()
 
     def _drop_mismatch(self, path: str, step: Step[Any], result: StepResult | None, *, is_spare: bool) -> None:
         """Drop the result of another step under the same path, or refuse the change."""
         if self._is_bound and not is_spare:
             self._waiting = {path: result, **self._waiting}
-            raise self._changed(f"yields another step under the path {path!r}", self._describe(path, step))
+            raise self._change_error(f"yields another step under the path {path!r}", self._describe(path, step))
         self.aside.dropped += all_of({path: result}, {path: self._nested.pop(path, [])})
         self._drop_rest()
 
@@ -511,18 +513,18 @@ class Replay:
         self.aside.dropped += all_of(self._waiting, self._nested)
         self._waiting, self._nested = {}, {}
 
-    def _finished(self, output: Any) -> Command:
+    def _finish(self, output: Any) -> Command:
         if self._waiting:
             if self._is_bound:
-                raise self._changed("returns before the record ends", f"return {short_repr(output, 80)}")
+                raise self._change_error("returns before the record ends", f"return {short_repr(output, 80)}")
             self._drop_rest()
         if type(output) is NextGeneration:
             if (created := created_steps()) is not None:
                 created.pop(id(output), None)
             if self.prefix:
-                raise self._closed(_child_generation_error(self._workflow_name, self.prefix, output.where))
+                raise self._close_for(_child_generation_error(self._workflow_name, self.prefix, output.where))
         elif output is continue_as:
-            raise self._closed(
+            raise self._close_for(
                 WorkflowDefinitionError(
                     f"workflow {self._workflow_name!r} returned the function continue_as without calling it",
                     remedy=RETURN_IT,
@@ -530,18 +532,18 @@ class Replay:
             )
         return Finish(output)
 
-    def _raised(self, error: BaseException) -> Command:
+    def _crash(self, error: BaseException) -> Command:
         error = explain_mistake(error)
         if self._waiting and isinstance(error, Exception):
             if isinstance(error, StepFailedError) and error.path in self._ephemeral:
                 # a new failure, such as a server that is down, does not mean that the workflow changed
                 return Crash(error)
             if self._is_bound:
-                raise self._changed("raises before the record ends", f"raise {_error_text(error)}") from error
+                raise self._change_error("raises before the record ends", f"raise {_error_text(error)}") from error
             self._drop_rest()
         return Crash(error)
 
-    def _changed(self, what: str, yielded: str) -> BaseException:
+    def _change_error(self, what: str, yielded: str) -> BaseException:
         path, first = next(iter(self._waiting.items()))
         if first is None:  # an unfinished composite
             recorded = f"step {path!r}, with {len(self._nested.get(path, ()))} steps of its own"
@@ -549,7 +551,7 @@ class Replay:
             recorded = f"step {path!r} ({first.step_type} {first.function}".rstrip() + ")"
             if first.location:
                 recorded += f" at {first.location}"
-        return self._closed(
+        return self._close_for(
             WorkflowChangedError(
                 f"workflow {self._workflow_name!r} {what}: recorded {recorded}; now {yielded}",
                 workflow_name=self._workflow_name,
@@ -565,7 +567,7 @@ class Replay:
         action = step.action
         return f"step {path!r} ({action.step_type} {action.function_name}".rstrip() + f") at {self.where(full=True)}"
 
-    def _closed(self, error: BaseException) -> BaseException:
+    def _close_for(self, error: BaseException) -> BaseException:
         self.close()
         return error
 

@@ -176,26 +176,26 @@ class ResultDelivery:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._given: dict[asyncio.AbstractEventLoop, list[_Answer]] = {}
+        self._pending: dict[asyncio.AbstractEventLoop, list[_Answer]] = {}
 
     def give(self, future: asyncio.Future[Any], result: Any, failure: BaseException | None) -> None:
         """Set the result of a future in its loop, unless the loop is closed; may be called from any thread."""
         loop = future.get_loop()
         with self._lock:
-            given = self._given.get(loop)
+            given = self._pending.get(loop)
             if given is not None:
                 given.append((future, result, failure))
                 return
-            self._given[loop] = [(future, result, failure)]
+            self._pending[loop] = [(future, result, failure)]
         try:
             loop.call_soon_threadsafe(self._set_results, loop)
         except RuntimeError:  # the loop has ended meanwhile
             with self._lock:
-                self._given.pop(loop, None)
+                self._pending.pop(loop, None)
 
     def _set_results(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
-            given = self._given.pop(loop, [])
+            given = self._pending.pop(loop, [])
         for future, result, failure in given:
             if not future.done():
                 future.set_result(result) if failure is None else future.set_exception(failure)
@@ -385,7 +385,7 @@ class SyncGroup:
         while True:
             try:
                 with self._lock:
-                    under_way = self._taken(under_way)
+                    under_way = self._take_ready(under_way)
                     if not under_way:
                         self._has_thread = False
                         return
@@ -397,7 +397,7 @@ class SyncGroup:
                     self._give_up(self._waiting[0], error)
                 under_way = []
 
-    def _taken(self, under_way: list[_Item]) -> list[_Item]:
+    def _take_ready(self, under_way: list[_Item]) -> list[_Item]:
         """Return the work in progress, and queued work of runs without work in progress; all or nothing."""
         runs = self._apart.union(item.run for item in under_way)
         taken, left = [*under_way], deque[_Item]()
@@ -574,25 +574,25 @@ class InSync:
         @functools.wraps(found)
         def waiting(*args: Any, **kwargs: Any) -> Any:
             returned = found(*args, **kwargs)
-            return self._waited(returned) if inspect.isawaitable(returned) else returned
+            return self._wait(returned) if inspect.isawaitable(returned) else returned
 
         return waiting
 
     def __enter__(self) -> Self:
         if hasattr(self._target, "__aenter__"):
-            self._waited(self._target.__aenter__())
+            self._wait(self._target.__aenter__())
         return self
 
     def __exit__(self, *raised: object) -> None:
         try:
             if hasattr(self._target, "__aexit__"):
-                self._waited(self._target.__aexit__(*raised))
+                self._wait(self._target.__aexit__(*raised))
         finally:
             self.close_loop()
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end and return its result, with its type kept."""
-        return self._waited(work)
+        return self._wait(work)
 
     def close_loop(self) -> None:
         """Close the loop, which otherwise closes with this object. A later call opens a new one."""
@@ -601,7 +601,7 @@ class InSync:
                 self._closing()
                 self._runner = None
 
-    def _waited(self, work: Awaitable[T]) -> T:
+    def _wait(self, work: Awaitable[T]) -> T:
         with self._one_at_a_time, hidden_loop():
             if self._runner is None:
                 self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # a factory ignores loop policies

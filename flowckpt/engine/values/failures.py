@@ -194,7 +194,7 @@ def combine_answers(enter: Enter, error: StepError | None, answers: Iterable[Ans
     """
     if error is None:
         action: Any = enter.step.action
-        return action.combined([value if failure is None else failure for value, failure in answers]), None
+        return action.combine([value if failure is None else failure for value, failure in answers]), None
     failures = {failure.path: failure for _, failure in answers if failure is not None}
     return None, _make_fan_out_failure(enter.path, error, [failures[each] for each in error.causes if each in failures])
 

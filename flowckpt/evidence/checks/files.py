@@ -67,8 +67,8 @@ class FileSha256(Check):
         if found.sha256 == wanted:
             return VERIFIED_BY_HASH
         what = f"sha256 recorded {shorten_digest(wanted)}, found {shorten_digest(found.sha256)}{_describe_size(found, claim)}"
-        said = f"{format_path(path)}: {what}{describe_change(found.status, captured)}"
-        return failed_outcome(said, said, method="hash")
+        message = f"{format_path(path)}: {what}{describe_change(found.status, captured)}"
+        return failed_outcome(message, message, method="hash")
 
     def verify_uncaptured(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Fail if there is no file; otherwise there are no facts to compare."""
@@ -130,10 +130,10 @@ class ArtifactExists(Check):
         recorded = claim.captured.facts.get("size") if claim.captured else None
         if type(recorded) is int and stat.S_ISREG(found.st_mode) and found.st_size < recorded:
             path = format_path(read_path(claim))
-            said = (
+            message = (
                 f"{path}: {recorded} bytes recorded, only {found.st_size} found{describe_change(found, claim.captured)}"
             )
-            return failed_outcome(said, said)
+            return failed_outcome(message, message)
         return VERIFIED
 
     def verify_uncaptured(self, claim: Evidence, context: CheckContext) -> Outcome:
@@ -192,8 +192,8 @@ class DirectoryDigest(Check):
             return VERIFIED_BY_HASH
         details = _describe_differences(path, entries, contents, captured)
         hexes = wanted.removeprefix(FORM), found.removeprefix(FORM)
-        said = f"{format_path(path)}: digest recorded {shorten_digest(hexes[0])}, found {shorten_digest(hexes[1])}"
-        return failed_outcome(f"{said}; {len(entries)} entries", *(details or [said]), method="hash")
+        message = f"{format_path(path)}: digest recorded {shorten_digest(hexes[0])}, found {shorten_digest(hexes[1])}"
+        return failed_outcome(f"{message}; {len(entries)} entries", *(details or [message]), method="hash")
 
     def verify_uncaptured(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Fail if there is no directory; otherwise there are no facts to compare."""
@@ -264,24 +264,24 @@ def _describe_differences(
     by_path = {os.fsdecode(entry.path): entry for entry in entries}
     recorded = captured.facts.get("contents")
     found = _name_contents(entries, contents)
-    said: list[str] = []
+    lines: list[str] = []
     if isinstance(recorded, Mapping):
         for name in sorted({*recorded, *found}):
             where = format_path(f"{path}/{name}")
             if name not in found:
-                said.append(f"{where} is missing")
+                lines.append(f"{where} is missing")
             elif name not in recorded:
-                said.append(f"{where} is new{describe_change(by_path[name].status, captured)}")
+                lines.append(f"{where} is new{describe_change(by_path[name].status, captured)}")
             elif recorded[name] != found[name]:
                 what = f"recorded {_format_content(recorded[name])}, found {_format_content(found[name])}"
-                said.append(f"{where}: {what}{describe_change(by_path[name].status, captured)}")
+                lines.append(f"{where}: {what}{describe_change(by_path[name].status, captured)}")
     else:
         for name, entry in by_path.items():
             if entry.is_file and (when := describe_change(entry.status, captured)):
-                said.append(f"{format_path(f'{path}/{name}')}{when.replace(';', ' was', 1)}")
-    if len(said) > MOST_SHOWN:
-        said[MOST_SHOWN:] = [f"… and {len(said) - MOST_SHOWN} more"]
-    return said
+                lines.append(f"{format_path(f'{path}/{name}')}{when.replace(';', ' was', 1)}")
+    if len(lines) > MOST_SHOWN:
+        lines[MOST_SHOWN:] = [f"… and {len(lines) - MOST_SHOWN} more"]
+    return lines
 
 
 def _format_content(content: object) -> str:
