@@ -512,9 +512,9 @@ class EvidenceVerifier:
             for index, outcome in zip(indices, await answers, strict=True):
                 outcomes[index] = outcome
 
-        async def keep_slow(index: int) -> None:
+        async def keep_slow(index: int, check: Check) -> None:
             async with room:
-                outcomes[index] = await self._slow(claims[index], settings)
+                outcomes[index] = await self._slow(claims[index], check, settings)
 
         with ExitStack() as pools:
             for index, claim in enumerate(claims):
@@ -524,7 +524,7 @@ class EvidenceVerifier:
                 if claim.workers > 1:
                     work.append(keep([index], self._quorum(claim, check, settings)))
                 elif check is not None and check.is_slow:
-                    work.append(keep_slow(index))
+                    work.append(keep_slow(index, check))
                 elif check is not None and not (check.is_local or check.splits_work) and claim.evidence_type in TABLE:
                     shippable.append(index)
                 else:
@@ -555,11 +555,10 @@ class EvidenceVerifier:
         except Exception as error:  # a worker died, or the executor was shut down
             return [outcome_of(error)] * len(claims)
 
-    async def _slow(self, claim: Evidence, settings: Settings) -> Outcome:
+    async def _slow(self, claim: Evidence, check: Check, settings: Settings) -> Outcome:
         verify = partial(verify_all, [claim], self._context(settings), self._checks)
-        check = self._check(claim)
         try:
-            if check is not None and check.is_local:  # the program's own code may take any time
+            if check.is_local:  # the program's own code may take any time
                 answers = await run_in_daemon(verify, settings.limits.predicate_seconds)
             else:
                 answers = await run_blocking(verify)

@@ -604,25 +604,22 @@ def _refusal_of(found: Any, place: str, why: str) -> EncodingError:
 _FILE = "Write it to a file, return the path, and claim the file: .writes(path), or .evidence(file_sha256(path))."
 
 
+_OF_PANDAS = {
+    "Timestamp": "Call .to_pydatetime() on it.",
+    "Timedelta": "Call .to_pytimedelta() on it.",
+    "NaTType": "Return None for a missing value.",
+    "NAType": "Return None for a missing value.",
+}
+_TABLES = ("ndarray", "DataFrame", "Series", "Index", "Table")
 _NUMPY_KINDS = {"floating": "float", "integer": "int", "bool": "bool", "bool_": "bool", "str_": "str"}
 
 
 def remedy_of(cls: type) -> str:
     """Return the remedy for a value of a class that cannot be recorded."""
     package, name = cls.__module__.partition(".")[0], cls.__name__
-    if package == "pandas" and name == "Timestamp":
-        return "Call .to_pydatetime() on it."
-    if package == "pandas" and name == "Timedelta":
-        return "Call .to_pytimedelta() on it."
-    if package == "pandas" and name in ("NaTType", "NAType"):
-        return "Return None for a missing value."
-    if package in ("numpy", "pandas", "polars", "pyarrow") and name in (
-        "ndarray",
-        "DataFrame",
-        "Series",
-        "Index",
-        "Table",
-    ):
+    if package == "pandas" and name in _OF_PANDAS:
+        return _OF_PANDAS[name]
+    if package in ("numpy", "pandas", "polars", "pyarrow") and name in _TABLES:
         return _FILE + (" A small one: .tolist()." if name in ("ndarray", "Series", "Index") else "")
     if package == "numpy" and name in ("datetime64", "timedelta64"):
         return f"Call .astype('{name}[us]').item() on it."

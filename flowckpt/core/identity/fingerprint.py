@@ -131,10 +131,10 @@ def refresh() -> None:
         forget_functions()
 
 
-def _compute_code(*known_by: Any) -> Code:
+def _compute_code(*functions: Any) -> Code:
     walk = _Walk()
     try:
-        for part in _parts(*known_by):
+        for part in _parts(*functions):
             walk.enter(*_locate(part))
         texts = walk.texts()
     except Exception:  # not the source that was imported: a syntax error, a tree too deep

@@ -299,9 +299,8 @@ class Postgres:
         except UnicodeDecodeError:
             raise UncheckableClaimError("a text of the database is not UTF-8") from None
 
-    def is_same(self, wanted: Any, found: Any) -> bool:
-        """Compare strictly: values of different types differ, except numbers."""
-        return is_same(wanted, found)
+    is_same = staticmethod(is_same)
+    """Compares strictly: values of different types differ, except numbers."""
 
 
 # --- the connection -------------------------------------------------------------------------------------------------
