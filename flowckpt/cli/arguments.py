@@ -45,18 +45,18 @@ def convert_inputs(
     Raises:
         InputError: a name is unknown, or a value does not fit its parameter.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in (document or {}).items():
         if name in workflow.secret_inputs and name not in texts:
-            found[name] = read_secret(workflow, name, value, is_text=False)
+            values[name] = read_secret(workflow, name, value, is_text=False)
         elif name not in texts:
-            found[name] = _convert_input(workflow, name, value, from_json)
+            values[name] = _convert_input(workflow, name, value, from_json)
     for name, text in texts.items():
         if name in workflow.secret_inputs:
-            found[name] = read_secret(workflow, name, text, is_text=True)
+            values[name] = read_secret(workflow, name, text, is_text=True)
         else:
-            found[name] = _convert_input(workflow, name, text, from_text)
-    return found
+            values[name] = _convert_input(workflow, name, text, from_text)
+    return values
 
 
 def read_inputs_file(file: str) -> dict[str, Any]:
@@ -68,19 +68,19 @@ def read_inputs_file(file: str) -> dict[str, Any]:
     Raises:
         InputError: the file cannot be read, or does not hold an object.
     """
-    shown = "standard input" if file == "-" else file
+    source = "standard input" if file == "-" else file
     try:
         text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
-        raise InputError(f"the inputs in {shown} cannot be read: {error.strerror}") from error
+        raise InputError(f"the inputs in {source} cannot be read: {error.strerror}") from error
     try:
         document = parse_toml(text) if file.endswith(".toml") else json.loads(text)
     except ValueError as error:
         kind = "TOML" if file.endswith(".toml") else "JSON"
-        raise InputError(f"the inputs in {shown} are not valid {kind}: {error}") from error
+        raise InputError(f"the inputs in {source} are not valid {kind}: {error}") from error
     if not isinstance(document, dict):
         raise InputError(
-            f"the inputs in {shown} must be an object, got {short_value(document, 80)}",
+            f"the inputs in {source} must be an object, got {short_value(document, 80)}",
             remedy='Write {"name": value, …}.',
         )
     return document
@@ -125,14 +125,14 @@ def _find_annotation(workflow: Workflow[..., Any], parameter: inspect.Parameter)
 def _describe_parameter(parameter: inspect.Parameter) -> str:
     annotation = parameter.annotation
     if isinstance(annotation, str):
-        said = f": {annotation}"
+        type_text = f": {annotation}"
     else:
-        said = "" if annotation is parameter.empty else f": {inspect.formatannotation(annotation)}"
-    said = said.replace("pathlib._local.", "pathlib.")  # Python 3.13 shows the class's private module
+        type_text = "" if annotation is parameter.empty else f": {inspect.formatannotation(annotation)}"
+    type_text = type_text.replace("pathlib._local.", "pathlib.")  # Python 3.13 shows the class's private module
     if isinstance(parameter.default, Secret):
-        return f"{parameter.name}{said} = {HIDDEN}"
+        return f"{parameter.name}{type_text} = {HIDDEN}"
     default = "" if parameter.default is parameter.empty else f" = {short_value(parameter.default, 40)}"
-    return f"{parameter.name}{said}{default}"
+    return f"{parameter.name}{type_text}{default}"
 
 
 # Outputs of steps on the command line: `--set STEP=JSON`.
@@ -163,8 +163,8 @@ def _parse_output(step: str, text: str, option: str) -> Any:
 
 
 def _convert_output(step: str, value: Any, annotation: Any) -> Any:
-    said = "the return annotation of the step's function"
-    with _refuse_misfits(f"the output of step {step!r}", step, lambda: said):
+    definition = "the return annotation of the step's function"
+    with _refuse_misfits(f"the output of step {step!r}", step, lambda: definition):
         return from_json(value, annotation)
 
 
@@ -194,33 +194,39 @@ def load_typed_target(text: str) -> tuple[Workflow[..., Any], dict[str, str]]:
 def describe_target(described: Mapping[str, str]) -> str:
     """Describe the recorded target of a run and the directory in which it was started."""
     place = described.get("file") or described.get("module")
-    shown = f"the program {place}:{described.get('name', '')}" if place else "no program"
-    return f"{shown} in directory {described.get('cwd') or '(not recorded)'}"
+    program = f"the program {place}:{described.get('name', '')}" if place else "no program"
+    return f"{program} in directory {described.get('cwd') or '(not recorded)'}"
 
 
-def load_recorded_target(
-    metadata: Mapping[str, Any], workflow_id: str, *, is_accepted: bool = False
-) -> Workflow[..., Any]:
-    """Load the target of a run from its record.
+def refuse_import(metadata: Mapping[str, Any], workflow_id: str) -> None:
+    """Refuse to load the target that the record of an imported run names.
+
+    Raises:
+        TargetError: the run was imported.
+    """
+    if IMPORTED not in metadata:
+        return
+    described: Mapping[str, str] = metadata.get("target", {})
+    raise TargetError(
+        f"run {workflow_id!r} was imported: its record, whose author is unknown, names {describe_target(described)}",
+        target=described.get("file") or described.get("module") or "",
+        remedy="The program was not imported into this process. Inspect it, then run 'flowckpt resume' with "
+        "--accept-import; or name the program yourself: --target.",
+    )
+
+
+def load_recorded_target(metadata: Mapping[str, Any], workflow_id: str) -> Workflow[..., Any]:
+    """Load the target of a run from its record; see `refuse_import` for imported runs.
 
     Args:
         metadata: the run's metadata.
         workflow_id: the run, for errors.
-        is_accepted: whether a person has accepted the target of a run that was imported.
 
     Raises:
-        TargetError: the record names no target, the target does not exist, or the run was imported and not accepted.
+        TargetError: the record names no target, or the target does not exist.
         UntrustedStoreError: another user can change the program.
     """
     described: Mapping[str, str] = metadata.get("target", {})
-    if IMPORTED in metadata and not is_accepted:
-        raise TargetError(
-            f"run {workflow_id!r} was imported: its record, whose author is unknown, names "
-            f"{describe_target(described)}",
-            target=described.get("file") or described.get("module") or "",
-            remedy="The program was not imported into this process. Inspect it, then run 'flowckpt resume' with "
-            "--accept-import; or name the program yourself: --target.",
-        )
     if not described.get("name") or not (described.get("file") or described.get("module")):
         raise TargetError(
             f"the record of run {workflow_id!r} has no target",
@@ -249,13 +255,13 @@ def load_recorded_target(
         raise
 
 
-def _load_workflow(described: Mapping[str, str], shown: str) -> Workflow[..., Any]:
+def _load_workflow(described: Mapping[str, str], place: str) -> Workflow[..., Any]:
     try:
-        return load_target(described, shown=shown)
+        return load_target(described, shown=place)
     except SystemExit as error:
         raise TargetError(
-            f"{shown} exits when it is imported (with {error.code!r:.80})",
-            target=shown,
+            f"{place} exits when it is imported (with {error.code!r:.80})",
+            target=place,
             remedy="Put its main program under: if __name__ == '__main__'.",
         ) from error
 
@@ -290,23 +296,23 @@ VARIABLE = "FLOWCKPT_SECRET_"
 _HINT = "Give it as @env:NAME or @file:PATH, or as - to be asked."
 
 
-def read_secret(workflow: Workflow[..., Any], name: str, given: Any, *, is_text: bool) -> Secret[Any] | None:
+def read_secret(workflow: Workflow[..., Any], name: str, value: Any, *, is_text: bool) -> Secret[Any] | None:
     """Return the value of a secret input given by `-i` or in a file of inputs.
 
     Args:
         workflow: the workflow.
         name: the input.
-        given: a text, which may name the place of the value, or a JSON value.
+        value: a text, which may name the place of the value, or a JSON value.
         is_text: whether a text is parsed as on the command line; otherwise it is taken literally.
 
     Raises:
         InputError: the named place has no value, or the value does not fit the annotation. The value is not shown.
     """
-    if given is None:
+    if value is None:
         return None
-    if isinstance(given, str) and (found := _fetch_secret(name, given)) is not None:
-        return _convert_secret(workflow, name, found, is_text=True)
-    return _convert_secret(workflow, name, given, is_text=is_text)
+    if isinstance(value, str) and (text := _fetch_secret(name, value)) is not None:
+        return _convert_secret(workflow, name, text, is_text=True)
+    return _convert_secret(workflow, name, value, is_text=is_text)
 
 
 def refuse_known_secrets(**given: Any) -> None:
@@ -355,14 +361,14 @@ def _fetch_secret(name: str, text: str) -> str | None:
         return _ask_for_secret(name) if is_person_there() else _read_line(name)
     kind, _, place = text.partition(":")
     if kind == "@env":
-        found = os.environ.get(place)
-        if found is None:
+        value = os.environ.get(place)
+        if value is None:
             raise InputError(
                 f"the secret input {name!r} names the environment variable {place!r}, which is not set",
                 parameter=name,
                 remedy="Set it, but not on a command line, which would show its value.",
             )
-        return found
+        return value
     if kind == "@file":
         try:
             return Path(place).read_text("utf-8").removesuffix("\n")
@@ -406,14 +412,14 @@ def _ask_for_secret(name: str) -> str:
     return line
 
 
-def _convert_secret(workflow: Workflow[..., Any], name: str, given: Any, *, is_text: bool) -> Secret[Any]:
-    wanted = workflow.secret_inputs[name]
+def _convert_secret(workflow: Workflow[..., Any], name: str, value: Any, *, is_text: bool) -> Secret[Any]:
+    annotation = workflow.secret_inputs[name]
     try:
-        return Secret((from_text if is_text else from_json)(given, wanted))
+        return Secret((from_text if is_text else from_json)(value, annotation))
     except MisfitError:
         pass
     raise InputError(  # after the handler: the cause holds the value
-        f"the secret input {name!r} of workflow {workflow.name!r} must be {expected_text(wanted)}, got {HIDDEN}",
+        f"the secret input {name!r} of workflow {workflow.name!r} must be {expected_text(annotation)}, got {HIDDEN}",
         parameter=name,
         remedy=_HINT,
     )

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import attrs
 import click
 
-from flowckpt.cli.exit_codes import ExitCode, code_of_error, code_of_result, code_of_signal
+from flowckpt.cli.exit_codes import ExitCode, code_of_error, code_of_result
 from flowckpt.cli.next_steps import (
     CODE,
     NEEDS_A_DECISION,
@@ -88,8 +88,8 @@ def form_options(command: Callable[..., ExitCode | int]) -> Callable[..., ExitCo
     @events_option
     @color_option
     @functools.wraps(command)
-    def with_form(*, as_json: bool, as_events: bool, **given: Any) -> ExitCode | int:
-        return command(form=Form(as_json, as_events), **given)
+    def with_form(*, as_json: bool, as_events: bool, **options: Any) -> ExitCode | int:
+        return command(form=Form(as_json, as_events), **options)
 
     return with_form
 
@@ -169,7 +169,7 @@ def follow_run(
         for note in ending.notes:
             say(note)
         show_resume_hint(workflow_id, store)
-        return code_of_signal(ending.signal_name)
+        return ExitCode[ending.signal_name]
     code = code_of_result(result, signal_name=ending.signal_name, continue_on_save_error=session.continue_on_save_error)
     try:
         if form.as_json:
@@ -300,15 +300,15 @@ def can_ask(options: RunOptions) -> bool:
     return is_open and is_person_there()
 
 
-def ask_about_import(workflow_id: str, shown: str) -> bool:
+def ask_about_import(workflow_id: str, description: str) -> bool:
     """Ask a person at a terminal whether an imported run may be resumed; elsewhere, return False.
 
     Args:
         workflow_id: the run.
-        shown: its program and its directory.
+        description: its program and its directory.
     """
     if not is_person_there():
         return False
-    say(f"Run '{escape(workflow_id)}' was imported. It names {escape(shown)}.")
+    say(f"Run '{escape(workflow_id)}' was imported. It names {escape(description)}.")
     say("Approvals and signals that came with it do not count.")
     return click.confirm("Import this program and resume the run?", default=False, err=True)

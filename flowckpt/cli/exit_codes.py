@@ -80,8 +80,6 @@ _BY_ERROR: dict[type[BaseException], ExitCode] = {
     errors.FencedError: ExitCode.LOCKED,
 }
 
-_BY_SIGNAL = {"SIGINT": ExitCode.SIGINT, "SIGTERM": ExitCode.SIGTERM, "SIGHUP": ExitCode.SIGHUP}
-
 
 def code_of_error(error: BaseException) -> ExitCode:
     """Return the code for an error that ended the command."""
@@ -96,7 +94,7 @@ def code_of_result(result: WorkflowResult, *, signal_name: str = "", continue_on
 
     Args:
         result: how it ended.
-        signal_name: the signal that stopped it, if one did.
+        signal_name: the signal that stopped it (`SIGINT`, `SIGTERM` or `SIGHUP`), if one did.
         continue_on_save_error: whether the run continues when a checkpoint cannot be saved: then the code reports the run's
             own end, saved or not. Only a saved run counts as stopped and resumable.
     """
@@ -106,7 +104,7 @@ def code_of_result(result: WorkflowResult, *, signal_name: str = "", continue_on
     if isinstance(result.error, errors.CheckpointStorageError) or not (result.is_saved or is_own_end):
         return ExitCode.STORE_FAILED
     if signal_name and result.status != "completed":  # a signal after the end stopped nothing
-        return _BY_SIGNAL[signal_name]
+        return ExitCode[signal_name]
     if isinstance(
         result.error,
         errors.StaleStepError | errors.StepInDoubtError | errors.RunCancelledError | errors.UnknownExecutorError,
@@ -118,15 +116,6 @@ def code_of_result(result: WorkflowResult, *, signal_name: str = "", continue_on
         "cancelled": ExitCode.SIGINT,
     }
     return by_status.get(result.status.value, ExitCode.WORKFLOW_FAILED)
-
-
-def code_of_signal(signal_name: str) -> ExitCode:
-    """Return the code for a signal that stopped the command before there was a result.
-
-    Args:
-        signal_name: `SIGINT`, `SIGTERM` or `SIGHUP`.
-    """
-    return _BY_SIGNAL[signal_name]
 
 
 def code_of_plan(plan: ResumePlan) -> ExitCode:

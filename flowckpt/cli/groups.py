@@ -130,8 +130,8 @@ def find_near_words(word: str, known: Iterable[str], *, most: int = 1) -> list[s
     """Return the known words nearest to a mistyped one, nearest first."""
     names = list(known)
     for cutoff in (0.8, 0.6):  # distant words only if no near one exists
-        if found := external.difflib.get_close_matches(word, names, n=most, cutoff=cutoff):
-            return found
+        if words := external.difflib.get_close_matches(word, names, n=most, cutoff=cutoff):
+            return words
     return []
 
 
@@ -179,8 +179,8 @@ class CommandGroup(click.Group):
         ):
             words.setdefault(full.rpartition(" ")[2], []).append(full)
         near = find_near_words(name.lower(), words, most=3)
-        found = dict.fromkeys(full for word in near for full in words[word])
-        return f"did you mean {' or '.join(found)}?" if found else f"the commands are {', '.join(self.names)}"
+        commands = dict.fromkeys(full for word in near for full in words[word])
+        return f"did you mean {' or '.join(commands)}?" if commands else f"the commands are {', '.join(self.names)}"
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table of commands, section by section, without loading any."""
@@ -194,11 +194,11 @@ class CommandGroup(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the name of a command without loading any."""
         names = [name for name in self.names if name.startswith(incomplete)]
-        found = [
+        items = [
             external.shell_completion.CompletionItem(name, help=COMMANDS.get(f"{self.prefix}{name}", "Keep a store."))
             for name in names
         ]
-        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
 # Messages come from code that does not know the command line; they quote 'flowckpt show RUN'. If the next command would not
@@ -216,15 +216,15 @@ CHOSEN_RUN, OPENED_STORE = "flowckpt.chosen_run", "flowckpt.opened_store"
 """The key under which a command remembers its store and run, for errors about the content of a record."""
 
 
-def remember_store(given: str) -> None:
+def remember_store(spec: str) -> None:
     """Remember the store of the running command; the first choice counts.
 
     Args:
-        given: the value of `--store` with which the next command finds the same store, safe to show; empty if not needed.
+        spec: the value of `--store` with which the next command finds the same store, safe to show; empty if not needed.
     """
     context = click.get_current_context(silent=True)
     if context is not None:
-        context.meta.setdefault(_STORE_OPTION, given)
+        context.meta.setdefault(_STORE_OPTION, spec)
 
 
 def add_store_option(text: str, context: click.Context | None = None) -> str:
@@ -237,8 +237,8 @@ def add_store_option(text: str, context: click.Context | None = None) -> str:
         context: the context of the command; by default, of the running one.
     """
     context = context or click.get_current_context(silent=True)
-    given = "" if context is None else context.meta.get(_STORE_OPTION, "")
-    if given:
-        option = f"--store {escape(shell_word(given))}"
+    spec = "" if context is None else context.meta.get(_STORE_OPTION, "")
+    if spec:
+        option = f"--store {escape(shell_word(spec))}"
         text = re.sub(_COMMAND, lambda found: f"{found[0]} {option}", text)
     return re.sub(_QUOTED, lambda found: f'"{found[1]}"' if "'" in found[1] else found[0], text)

@@ -109,8 +109,8 @@ class Hooks:
     def __call__(self, event: Event) -> None:
         """Start the hook of an event, if it has one."""
         if event.kind in ("WorkflowStarted", "WorkflowResumed", "WorkflowContinued"):
-            begun: Any = event
-            self._attempts[event.workflow_id] = begun.workflow_name, begun.attempt
+            started: Any = event
+            self._attempts[event.workflow_id] = started.workflow_name, started.attempt
             return
         if event.kind == "WorkflowCancelled":
             self._attempts.pop(event.workflow_id, None)
@@ -160,8 +160,8 @@ def _make_document(event: Event) -> dict[str, Any]:
             return dict(document)
     except EncodingError:
         pass
-    kept: Any = event
-    document = event_document(attrs.evolve(kept, output=None), Any)
+    completed: Any = event
+    document = event_document(attrs.evolve(completed, output=None), Any)
     return {**document, "output_omitted": True}
 
 
@@ -261,15 +261,15 @@ class _Call:
         """
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else [*command]
         # Files, not pipes: a command that reads nothing, or leaves a process that holds them open, cannot block us.
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as printed:
-            given.write(f"{json.dumps(self._make_document)}\n".encode())
-            given.seek(0)
+        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as output:
+            stdin.write(f"{json.dumps(self._make_document)}\n".encode())
+            stdin.seek(0)
             try:
                 process = subprocess.Popen(  # noqa: S603 - the user's own command
                     argv,
-                    stdin=given,
-                    stdout=printed,
-                    stderr=printed,
+                    stdin=stdin,
+                    stdout=output,
+                    stderr=output,
                     cwd=self._directory,
                     env=self._make_environment(),
                     start_new_session=True,
@@ -284,10 +284,10 @@ class _Call:
                 process.wait()
                 raise _HookFailedError(f"the command took longer than {self._timeout:g} s", is_final=True) from None
             if code:
-                printed.seek(max(0, printed.seek(0, os.SEEK_END) - 2_000))
-                lines = printed.read().decode(errors="replace").strip().splitlines()
-                said = f": {lines[-1]:.300}" if lines else ""
-                raise _HookFailedError(f"the command exited with {code}{said}")
+                output.seek(max(0, output.seek(0, os.SEEK_END) - 2_000))
+                lines = output.read().decode(errors="replace").strip().splitlines()
+                last_line = f": {lines[-1]:.300}" if lines else ""
+                raise _HookFailedError(f"the command exited with {code}{last_line}")
 
     def _make_environment(self) -> dict[str, str]:
         """Return the environment of a command: with the facts of the event, without the run's secret inputs."""
@@ -301,9 +301,9 @@ class _Call:
             "FLOWCKPT_ATTEMPT": str(document["attempt"]),
             "FLOWCKPT_TEXT": document["text"],
         }
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("FLOWCKPT_SECRET_")}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("FLOWCKPT_SECRET_")}
         return {
-            **kept,
+            **inherited,
             **self._environment,
             **{name: value.replace("\0", "")[:_LONGEST_VARIABLE] for name, value in facts.items()},
         }

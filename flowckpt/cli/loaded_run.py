@@ -15,6 +15,7 @@ from flowckpt.cli.arguments import (
     describe_target,
     load_recorded_target,
     load_typed_target,
+    refuse_import,
 )
 from flowckpt.cli.notices import warn
 from flowckpt.cli.runs import open_choice, read_latest, resolve_run, run_async
@@ -94,26 +95,24 @@ def load_recorded_run(
         workflow_id = resolve_run(store, workflow_id, is_unfinished=True)
         latest = read_latest(store, workflow_id)
     refuse_task(workflow_id, latest)
-    moved_to = None
     is_accepted = False
     if accepts is not None and IMPORTED in latest.metadata:
         is_accepted = accepts(workflow_id, describe_target(latest.metadata.get("target", {})))
-    is_refused = IMPORTED in latest.metadata and not is_accepted
-    if target is None or (accepts is not None and is_refused):
-        if not is_refused:
-            enter_directory(latest, workflow_id, is_here=is_here)
-        workflow = load_recorded_target(latest.metadata, workflow_id, is_accepted=is_accepted)
+    if not is_accepted and (target is None or accepts is not None):
+        refuse_import(latest.metadata, workflow_id)
+    moved_to = None
+    if target is None:
+        base_path = enter_directory(latest, workflow_id, is_here=is_here)
+        workflow = load_recorded_target(latest.metadata, workflow_id)
     else:
-        workflow, moved_to = load_typed_target(target)
-        enter_directory(latest, workflow_id, is_here=is_here)
+        workflow, moved_to = load_typed_target(target)  # before the current directory changes
+        base_path = enter_directory(latest, workflow_id, is_here=is_here)
     values = convert_inputs(workflow, inputs or {})
     if workflow.secret_inputs:
-        at_terminal = (
-            asks_for_secrets and latest.status is not Status.COMPLETED
-        )  # a completed run most likely needs no secrets
+        # A completed run most likely needs no secrets.
+        at_terminal = asks_for_secrets and latest.status is not Status.COMPLETED
         ask_for_secrets(workflow, _find_given_secrets(workflow, latest), values, at_terminal=at_terminal)
-    here = str(Path.cwd()) if is_here else None
-    return RecordedRun(workflow_id, choice, store, latest, workflow, target, moved_to, values, here)
+    return RecordedRun(workflow_id, choice, store, latest, workflow, target, moved_to, values, base_path)
 
 
 def enter_directory(latest: CheckpointData, workflow_id: str, *, is_here: bool) -> str | None:
@@ -182,7 +181,10 @@ class LazyProgram:
         Raises:
             TargetError: it cannot be loaded.
         """
-        return load_recorded_target(self.latest.metadata, self.workflow_id) if self.typed is None else self.typed[0]
+        if self.typed is not None:
+            return self.typed[0]
+        refuse_import(self.latest.metadata, self.workflow_id)
+        return load_recorded_target(self.latest.metadata, self.workflow_id)
 
     def __call__(self) -> Workflow[..., Any] | None:
         """Return the workflow, or warn that it cannot be loaded."""

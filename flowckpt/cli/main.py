@@ -69,11 +69,11 @@ class Program(CommandGroup):
                 raise
             from flowckpt.cli.stored_run import find_damage  # noqa: PLC0415 - rare: a record that another program wrote
 
-            found = find_damage(ctx.meta[OPENED_STORE], ctx.meta.get(CHOSEN_RUN, ""))
-            if found is None:
+            damage = find_damage(ctx.meta[OPENED_STORE], ctx.meta.get(CHOSEN_RUN, ""))
+            if damage is None:
                 raise
-            show_error(found)
-            return code_of_error(found)
+            show_error(damage)
+            return code_of_error(damage)
 
 
 group = Program(

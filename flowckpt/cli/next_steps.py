@@ -192,9 +192,9 @@ def not_undoable_ways(line: ResumeLine) -> list[str]:
 
 def secret_ways(line: ResumeLine, names: Iterable[str]) -> list[str]:
     """Return the options for a resume that lacks secret inputs."""
-    given = [word for name in names for word in ("-i", f"{name}=@env:{name.upper()}")]
+    words = [word for name in names for word in ("-i", f"{name}=@env:{name.upper()}")]
     return [
-        f"Set it in the environment, then run: {line.command(*given)}",
+        f"Set it in the environment, then run: {line.command(*words)}",
         "@file:PATH reads it from a file, and - asks for it.",
     ]
 
@@ -312,8 +312,8 @@ def wait_lines(waits: Sequence[Wait]) -> list[str]:
     lines = []
     for wait in waits[:_MOST]:
         lines.append(f"waiting: {escape(str(wait))}")
-        lines += [f"  {escape(said)}" for said in wait.question]
-        lines += [f"  to approve: {escape(said)}: {digest}" for said, digest in approval_digests(wait).items()]
+        lines += [f"  {escape(text)}" for text in wait.question]
+        lines += [f"  to approve: {escape(text)}: {digest}" for text, digest in approval_digests(wait).items()]
         if wait.voided:
             lines.append(f"  asked again: {escape(wait.voided)}")
     if len(waits) > _MOST:
@@ -336,14 +336,14 @@ def show_ways_on(workflow_id: str, waits: Sequence[Wait], store: StoreChoice) ->
 
 
 def _answer_lines(workflow_id: str, waits: Iterable[Wait], store: StoreChoice) -> list[str]:
-    asked = [wait for wait in waits if not wait.is_timed]
-    names = Counter(wait.name for wait in asked if wait.kind is WaitKind.APPROVAL)
+    answerable = [wait for wait in waits if not wait.is_timed]
+    names = Counter(wait.name for wait in answerable if wait.kind is WaitKind.APPROVAL)
     lines: dict[str, None] = {}
-    for wait in asked:
+    for wait in answerable:
         if wait.kind is WaitKind.SIGNAL:
             lines[f"Send it with: {command_line('signal', store, workflow_id, wait.name)}"] = None
         else:
             name = wait.name if names[wait.name] == 1 else wait.path
             lines[f"Approve with: {command_line('approve', store, workflow_id, name)}"] = None
-    shown = list(lines)
-    return [*shown[:_MOST], *([f"… and {len(shown) - _MOST} more"] if len(shown) > _MOST else [])]
+    commands = list(lines)
+    return [*commands[:_MOST], *([f"… and {len(commands) - _MOST} more"] if len(commands) > _MOST else [])]

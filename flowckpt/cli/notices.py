@@ -82,11 +82,6 @@ def show_messages(level: str) -> None:
         logger.setLevel(least)
 
 
-def show_warnings() -> None:
-    """Start showing warnings of the package, unless another level is set."""
-    show_messages("warning")
-
-
 def warn(message: str) -> None:
     """Show a warning."""
     say(f"flowckpt: warning: {add_store_option(escape(message))}")

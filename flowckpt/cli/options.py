@@ -30,6 +30,7 @@ from flowckpt.cli.settings import GIVEN_MIRROR, NO_COLOR, command_settings
 from flowckpt.core.system import external
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.ids import why_invalid_run_id
+from flowckpt.core.system.numbers import age_of
 from flowckpt.errors import SettingError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -121,23 +122,8 @@ class StepName(_Name):
         from flowckpt.cli.runs import complete_steps  # noqa: PLC0415 - only when a shell asks
 
         run = ctx.params.get("run") or next(iter(ctx.args), None)  # click stops at an option without its value
-        found = complete_steps(incomplete, run, ctx.params.get("store")) if run else []
-        return [external.shell_completion.CompletionItem(path) for path in found]
-
-
-class AgeText(_ParamType):
-    """An age with its unit: `30d`, `12h`."""
-
-    name = "age"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse an age."""
-        from flowckpt.core.system.numbers import age_of  # noqa: PLC0415 - only one command asks
-
-        try:
-            return age_of(value, "AGE")
-        except SettingError:
-            self.fail(f"{value!r} is not an age; write 90s, 45m, 12h, 30d or 2w", param, ctx)
+        paths = complete_steps(incomplete, run, ctx.params.get("store")) if run else []
+        return [external.shell_completion.CompletionItem(path) for path in paths]
 
 
 class TargetName(_ParamType):
@@ -150,29 +136,48 @@ class TargetName(_ParamType):
         return [external.shell_completion.CompletionItem(incomplete, type="file")]
 
 
-class HostAndPort(_ParamType):
-    """`HOST:PORT`, or `[ADDRESS]:PORT`."""
+class CheckpointName(_Name):
+    """A checkpoint of a run: its id or its sequence."""
 
-    name = "host:port"
+    name = "checkpoint"
+    what = "the name of a checkpoint"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Check a host and a port."""
-        host, _, port = str(value).rpartition(":")
-        if not host or not (port.isascii() and port.isdigit()):
-            self.fail(f"{value!r} is not of the form HOST:PORT", param, ctx)
-        return str(value)
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
+        """Return the message for a missing checkpoint."""
+        return "Give an id or a sequence; 'flowckpt show RUN --checkpoints' shows them"
 
 
-class MirrorSpec(_ParamType):
-    """The description of a mirror."""
+class ParsedText(_ParamType):
+    """A text that a function parses.
 
-    name = "spec"
+    Args:
+        name: the kind of the text.
+        parse: returns the value of a text; raises ValueError or SettingError for an invalid one.
+        expected: a description of valid texts, for the error.
+    """
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Check the description of a mirror."""
-        if not Mirror().accepts(value):
-            self.fail(f"{value!r} is not {Mirror.expected}", param, ctx)
-        return str(value)
+    def __init__(self, name: str, parse: Callable[[str], Any], expected: str) -> None:
+        self.name = name
+        self._parse = parse
+        self._expected = expected
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse a text."""
+        try:
+            return self._parse(value)
+        except (ValueError, SettingError):
+            self.fail(f"{value!r} is not {self._expected}", param, ctx)
+
+
+def _check_host(text: str) -> str:
+    """Return `HOST:PORT`, or `[ADDRESS]:PORT`."""
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()):
+        raise ValueError
+    return text
+
+
+AGE = ParsedText("age", lambda text: age_of(text, "AGE"), "an age; write 90s, 45m, 12h, 30d or 2w")
 
 
 class SecondsRange(click.FloatRange):
@@ -242,14 +247,14 @@ class Command(click.Command):
         kinds = [each.type for each in self.params if isinstance(each.type, RunName)]
         if kinds:
             which = "unfinished " if kinds[0].is_unfinished else ""
-            said = f"Instead of RUN: the {which}run that was updated last."
-            self.params.append(click.Option(["--last"], is_flag=True, expose_value=False, help=said))
+            text = f"Instead of RUN: the {which}run that was updated last."
+            self.params.append(click.Option(["--last"], is_flag=True, expose_value=False, help=text))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; `--last` takes the place of RUN."""
         if any(each.name == "last" for each in self.params) and "--last" in args:
-            given, _, _ = self.make_parser(ctx).parse_args(list(args))
-            if given.get("last"):
+            parsed, _, _ = self.make_parser(ctx).parse_args(list(args))
+            if parsed.get("last"):
                 from flowckpt.cli.runs import LAST  # noqa: PLC0415 - as above
 
                 args = [LAST, *args]
@@ -277,11 +282,11 @@ class Command(click.Command):
 
 _TYPES: dict[type, Callable[[Any], click.ParamType[Any]]] = {
     Text: lambda kind: click.STRING,
-    Mirror: lambda kind: MirrorSpec(),
+    Mirror: lambda kind: ParsedText("spec", kind.from_text, kind.expected),
     Choice: lambda kind: click.Choice(kind.options),
     Count: lambda kind: click.IntRange(kind.least, kind.most),
     Seconds: lambda kind: SecondsRange(0, min_open=True),
-    Hosts: lambda kind: HostAndPort(),
+    Hosts: lambda kind: ParsedText("host:port", _check_host, "of the form HOST:PORT"),
     Executors: lambda kind: click.STRING,
 }
 
@@ -305,11 +310,11 @@ class SettingOption(click.Option):
         if source is ParameterSource.DEFAULT and (before := find_early_option(ctx, self.setting)) is not None:
             return before, ParameterSource.COMMANDLINE
         if source is ParameterSource.DEFAULT and not ctx.resilient_parsing:
-            found = command_settings().found[self.setting]
-            if found.source is Source.ENVIRONMENT:
-                return found.value, ParameterSource.ENVIRONMENT
-            if found.source is Source.PYPROJECT:
-                return found.value, ParameterSource.DEFAULT_MAP
+            setting = command_settings().entries[self.setting]
+            if setting.source is Source.ENVIRONMENT:
+                return setting.value, ParameterSource.ENVIRONMENT
+            if setting.source is Source.PYPROJECT:
+                return setting.value, ParameterSource.DEFAULT_MAP
         return value, source
 
 
@@ -324,7 +329,8 @@ def setting_option(name: str, **how: Any) -> Callable[[F], F]:
         type=_TYPES[type(setting.kind)](setting.kind),
         multiple=isinstance(setting.kind, Hosts | Executors),
         metavar=setting.metavar or None,
-        help=setting.meaning + (f" Default: {said}." if (said := setting.default_text or setting.default) else ""),
+        help=setting.meaning
+        + (f" Default: {default}." if (default := setting.default_text or setting.default) else ""),
         **how,
     )
 
@@ -341,9 +347,9 @@ def combine_options(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def _remember_mirror(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    given = ctx.meta.setdefault(GIVEN_MIRROR, {})
+    options = ctx.meta.setdefault(GIVEN_MIRROR, {})
     if ctx.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE:
-        given[parameter.name] = value
+        options[parameter.name] = value
 
 
 def _show_messages(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
@@ -524,12 +530,12 @@ def parse_executors(texts: tuple[str, ...]) -> dict[str, str]:
         ExecutorError: a description is invalid.
         SettingError: a name is not valid.
     """
-    found = collect_pairs(tuple(map(split_executor, texts)), "--executor")
-    if found:
+    executors = collect_pairs(tuple(map(split_executor, texts)), "--executor")
+    if executors:
         from flowckpt.execution.remote.executors import check_executors  # noqa: PLC0415 - most commands name no executor
 
-        check_executors(found)
-    return found
+        check_executors(executors)
+    return executors
 
 
 def find_user_name() -> str:
@@ -554,8 +560,8 @@ def parse_json(text: str, option: str, example: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        said = f"{option} is not JSON: {error}; put a text in double quotes: {example}"
-        raise click.UsageError(said) from None
+        message = f"{option} is not JSON: {error}; put a text in double quotes: {example}"
+        raise click.UsageError(message) from None
 
 
 def collect_pairs(pairs: tuple[tuple[str, str], ...], option: str) -> dict[str, str]:
@@ -568,9 +574,9 @@ def collect_pairs(pairs: tuple[tuple[str, str], ...], option: str) -> dict[str, 
     Raises:
         click.UsageError: a key is given twice.
     """
-    found: dict[str, str] = {}
+    collected: dict[str, str] = {}
     for key, value in pairs:
-        if key in found:
+        if key in collected:
             raise click.UsageError(f"{option} {key}=… is given twice")  # without the values: they may be secret
-        found[key] = value
-    return found
+        collected[key] = value
+    return collected

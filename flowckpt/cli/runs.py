@@ -13,13 +13,13 @@ import click
 from flowckpt.cli.config.read import check_store
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.groups import CHOSEN_RUN, add_store_option, find_near_words
-from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.render.terminal import escape, say
 from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import MANAGED, Owner, RunFilter
 from flowckpt.core.system.blocking import run_alone
 from flowckpt.core.system.streams import write_whole
+from flowckpt.engine.run.lease import require_run
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError
 from flowckpt.stores.base import Ability, Finding, RunSurvey, StoreBase
 
@@ -38,7 +38,6 @@ def open_chosen_store(option: str | None, *, runs_nothing: bool = False) -> Stor
     Raises:
         UntrustedStoreError: another user can change the store, and the command may run code.
     """
-    show_warnings()
     return open_choice(choose_store(option), runs_nothing=runs_nothing)
 
 
@@ -66,14 +65,14 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
         return run_alone(runner, work)
 
 
-def read_survey(store: StoreBase, wanted: RunFilter | None = None) -> RunSurvey:
+def read_survey(store: StoreBase, run_filter: RunFilter | None = None) -> RunSurvey:
     """Return the runs of a store, most recently started first, and the unreadable ones.
 
     Args:
         store: the store.
-        wanted: the filter; all by default.
+        run_filter: the filter; all by default.
     """
-    return run_async(store.survey_runs(wanted))
+    return run_async(store.survey_runs(run_filter))
 
 
 LAST = "\0last"
@@ -108,12 +107,12 @@ def _find_run_id(store: StoreBase, typed: str, *, is_unfinished: bool) -> str:
         return typed
     survey = read_survey(store)
     ids = [info.workflow_id for info in survey.runs] + [finding.workflow_id for finding in survey.unreadable]
-    found = [each for each in ids if each.startswith(typed)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        shown = ", ".join(found[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
-        raise click.UsageError(f"{len(found)} runs start with {typed!r}: {shown}")
+    matches = [each for each in ids if each.startswith(typed)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        listed = ", ".join(matches[:_SHOWN]) + (", …" if len(matches) > _SHOWN else "")
+        raise click.UsageError(f"{len(matches)} runs start with {typed!r}: {listed}")
     lowered = {each.lower(): each for each in ids}
     if near := find_near_words(typed.lower(), lowered):
         raise CheckpointNotFoundError(typed, remedy=f"Did you mean {lowered[near[0]]!r}? See 'flowckpt list'.")
@@ -145,10 +144,7 @@ def read_latest(store: StoreBase, workflow_id: str) -> CheckpointData:
     Raises:
         CheckpointNotFoundError: there is no such run.
     """
-    latest = run_async(store.load_latest(workflow_id))
-    if latest is None:
-        raise CheckpointNotFoundError(workflow_id)
-    return latest
+    return require_run(workflow_id, run_async(store.load_latest(workflow_id)))
 
 
 def read_owner(store: StoreBase, workflow_id: str) -> Owner | None:

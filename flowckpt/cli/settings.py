@@ -58,14 +58,10 @@ class StoreChoice(FieldEquality):
         """The description without passwords."""
         return hide_passwords(self.spec)
 
-    def place_of(self, workflow_id: str) -> str:
-        """Return where a run is stored: its directory in a file store, else the store."""
-        scheme, _, path = self.spec.partition(":")
-        return str(Path(path, RUNS, run_directory(workflow_id))) if scheme == "file" else self.shown
-
     def places_of(self, workflow_id: str) -> tuple[str, str]:
-        """Return where a run is stored, without and with its mirror."""
-        place = self.place_of(workflow_id)
+        """Return where a run is stored (its directory in a file store, else the store), without and with its mirror."""
+        scheme, _, path = self.spec.partition(":")
+        place = str(Path(path, RUNS, run_directory(workflow_id))) if scheme == "file" else self.shown
         return place, f"{place}, mirrored in {hide_passwords(self.mirror)}" if self.mirror else place
 
     def open(self) -> StoreBase:
@@ -131,15 +127,19 @@ def choose_store(
         SettingError: a setting is unknown, or has an invalid value.
     """
     is_own = environ is None and directory is None
-    found = command_settings() if is_own else read_settings(environ, directory)
-    spec, given = found["store"], ""
+    settings = command_settings() if is_own else read_settings(environ, directory)
+    spec, option_value = settings["store"], ""
     if option:
         spec = make_spec_absolute(option, Path.cwd() if directory is None else directory)
-        given = "" if spec == found["store"] else option
+        option_value = "" if spec == settings["store"] else option
     if is_own:
-        remember_store(hide_passwords(given))
+        remember_store(hide_passwords(option_value))
     return StoreChoice(
-        spec, given, found["key_file"], found["compression"], *_choose_mirror(found, spec if given else "")
+        spec,
+        option_value,
+        settings["key_file"],
+        settings["compression"],
+        *_choose_mirror(settings, spec if option_value else ""),
     )
 
 
@@ -147,31 +147,31 @@ GIVEN_MIRROR = "flowckpt.given_mirror"
 _NEARER = (Source.ENVIRONMENT, Source.PYPROJECT, Source.DEFAULT)
 
 
-def _choose_mirror(found: Settings, other: str) -> tuple[str, str, tuple[str, ...]]:
+def _choose_mirror(settings: Settings, other: str) -> tuple[str, str, tuple[str, ...]]:
     """Return the mirror, what to do if it fails, and the options that name it.
 
     The mirror of the settings belongs to the store of the settings: another store would mix its runs into it.
 
     Args:
-        found: the settings.
+        settings: the settings.
         other: the store on the command line that replaces that of the settings; empty if there is none.
     """
     context = click.get_current_context(silent=True)
     meta = {} if context is None else context.meta
-    given: Mapping[str, str] = meta.get(GIVEN_MIRROR, {})
-    words = [word for name, text in given.items() for word in (f"--{name.replace('_', '-')}", hide_passwords(text))]
-    on_error = given.get("on_mirror_error", found["on_mirror_error"])
-    if "mirror" in given:
-        named = given["mirror"]
+    options: Mapping[str, str] = meta.get(GIVEN_MIRROR, {})
+    words = [word for name, text in options.items() for word in (f"--{name.replace('_', '-')}", hide_passwords(text))]
+    on_error = options.get("on_mirror_error", settings["on_mirror_error"])
+    if "mirror" in options:
+        named = options["mirror"]
         return (make_spec_absolute(named, Path.cwd()) if named else ""), on_error, tuple(words)
-    mirror, store = found.found["mirror"], found.found["store"]
+    mirror, store = settings.entries["mirror"], settings.entries["store"]
     if not mirror.value:
         return "", on_error, tuple(words)
     if other or _NEARER.index(store.source) < _NEARER.index(mirror.source):
         if GIVEN_MIRROR in meta and other != mirror.value and not meta.get("flowckpt.told_of_mirror"):
             meta["flowckpt.told_of_mirror"] = True
-            said = "belongs to the store of the settings, so this run has no mirror; --mirror names one"
-            say(escape(f"flowckpt: warning: the mirror of {mirror.place} {said}"))
+            message = "belongs to the store of the settings, so this run has no mirror; --mirror names one"
+            say(escape(f"flowckpt: warning: the mirror of {mirror.place} {message}"))
         return "", on_error, tuple(words)
     return mirror.value, on_error, tuple(words)
 
@@ -192,8 +192,10 @@ def is_color_allowed() -> bool:
 
 def _engine_arguments(settings: Settings) -> dict[str, Any]:
     """Return the settings of the engine, as its arguments."""
-    found = {each.setting.name: each.value for each in settings.found.values() if each.setting.part is Part.ENGINE}
-    return {**found, "retention": read_retention(settings.__getitem__)}
+    arguments = {
+        each.setting.name: each.value for each in settings.entries.values() if each.setting.part is Part.ENGINE
+    }
+    return {**arguments, "retention": read_retention(settings.__getitem__)}
 
 
 def create_listeners(
@@ -210,18 +212,18 @@ def create_listeners(
         SettingError: a setting is unknown or invalid, or the extra `otel` is missing.
     """
     settings = command_settings() if settings is None else settings
-    found = [each for each in settings.found.values() if each.setting.part is Part.HOOKS]
-    given = {each.setting.argument: each.value for each in found}
+    hooks = [each for each in settings.entries.values() if each.setting.part is Part.HOOKS]
+    arguments = {each.setting.argument: each.value for each in hooks}
     if is_reported:
-        given.pop("on_crash_loop")
+        arguments.pop("on_crash_loop")
     listeners: list[Listener] = []
-    if any(given[name] for name in given if name != "timeout") and "FLOWCKPT_HOOK" not in os.environ:
+    if any(arguments[name] for name in arguments if name != "timeout") and "FLOWCKPT_HOOK" not in os.environ:
         from flowckpt.cli.hooks import Hooks  # noqa: PLC0415 - most commands have none
 
-        in_file = settings.file is not None and any(each.source is Source.PYPROJECT for each in found)
+        in_file = settings.file is not None and any(each.source is Source.PYPROJECT for each in hooks)
         environment = {} if choice is None else store_variables(choice)
         directory = settings.file.parent if in_file and settings.file is not None else None
-        listeners.append(Hooks(**given, directory=directory, environment=environment))
+        listeners.append(Hooks(**arguments, directory=directory, environment=environment))
     if settings["otel"]:
         from flowckpt.otel import Telemetry, export_by_environment  # noqa: PLC0415 - most commands have none
 
@@ -244,11 +246,11 @@ def create_engine(
 
 def store_variables(choice: StoreChoice) -> dict[str, str]:
     """Return the environment with which a `flowckpt` process finds the same store; command lines are visible to all users."""
-    found = {"FLOWCKPT_STORE": choice.spec, "FLOWCKPT_COMPRESSION": choice.compression}
+    variables = {"FLOWCKPT_STORE": choice.spec, "FLOWCKPT_COMPRESSION": choice.compression}
     if choice.key_file is not None:
-        found["FLOWCKPT_KEY_FILE"] = choice.key_file
-    found |= {"FLOWCKPT_MIRROR": choice.mirror, "FLOWCKPT_ON_MIRROR_ERROR": choice.on_mirror_error}
-    return found
+        variables["FLOWCKPT_KEY_FILE"] = choice.key_file
+    variables |= {"FLOWCKPT_MIRROR": choice.mirror, "FLOWCKPT_ON_MIRROR_ERROR": choice.on_mirror_error}
+    return variables
 
 
 # For programs: an engine and options from the environment and `pyproject.toml`, as for the command.
@@ -286,8 +288,8 @@ def configured_options(**given: Any) -> RunOptions:
         SettingError: a setting is unknown or invalid.
     """
     set_here = {
-        name: found.value
-        for name, found in _register_databases(read_settings()).found.items()
-        if found.setting.part is Part.RUN and found.source is not Source.DEFAULT
+        name: setting.value
+        for name, setting in _register_databases(read_settings()).entries.items()
+        if setting.setting.part is Part.RUN and setting.source is not Source.DEFAULT
     }
     return RunOptions(**{**set_here, **given})

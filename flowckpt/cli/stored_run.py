@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from typing import Any, TypeVar
 
 import attrs
 
@@ -16,6 +17,7 @@ from flowckpt.core.records.listing import CheckpointRef, Owner, RunInfo
 from flowckpt.core.records.wait import TAKEN, Signal, Wait, WaitKind, open_waits, sent_to
 from flowckpt.engine.history.checkpoints import find_checkpoint, list_left_behind
 from flowckpt.engine.rules.crash_loop import CrashCount, limit_of
+from flowckpt.engine.run.lease import require_run
 from flowckpt.engine.run.live import LiveNote, Published, collect_published, read_live
 from flowckpt.engine.run.resumption import crash_loop, find_crash_loop, read_started_steps
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError
@@ -24,15 +26,17 @@ from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.content import find_content_error
 from flowckpt.stores.queries import LaterCheck, read_verifications
 
+T = TypeVar("T")
+
 
 @attrs.frozen
 class Hints:
-    """The hints of a store about a run, besides its record.
+    """Facts about a run that a store knows besides the record.
 
     Attributes:
         begun: the steps that the last attempt started since its last checkpoint.
         seen: the last heartbeat of the process that died, if the run has crashed.
-        live: what runs now, or what ran when the process died.
+        live: the running steps, or those that ran when the process died.
     """
 
     begun: tuple[str, ...] = ()
@@ -46,18 +50,18 @@ class StoredRun:
 
     Attributes:
         latest: its newest checkpoint, with the whole history.
-        checkpoints: all of them, the newest first.
+        checkpoints: all its checkpoints, newest first.
         owner: the process that runs it now, or None.
-        status: where it stands; `crashed` where it is running and has no owner.
+        status: its status; `crashed` if its record says running but it has no owner.
         signals: messages that the run has not taken yet, in the order in which they were sent.
-        set_aside: messages that no step could use, as far as the store still has them: the next attempt removes them.
-        started: when it began, as the store says; None if it cannot tell.
-        pinned: the sequences of the checkpoints that are pinned.
-        crash_loop: how often it died at the same step, where a resume would refuse it for that.
-        left_behind: how many checkpoints no longer count, as a later attempt continued from before them.
-        stale: what the last resume asked a person; empty if none did since the newest attempt.
+        started: when it started, if the store knows.
+        pinned: the sequences of the pinned checkpoints.
+        crash_loop: its crashes, if it is in a crash loop.
+        left_behind: how many checkpoints no longer count, because a later attempt continued from an earlier one.
+        stale: what the last resume asked a person; empty if no resume has asked since the newest attempt.
         checks: later verifications of its checkpoints, by sequence.
         hints: what the store knows besides the record.
+        set_aside: messages that no step could use and that the store still has; the next attempt removes them.
     """
 
     latest: CheckpointData
@@ -76,7 +80,7 @@ class StoredRun:
 
     @property
     def published(self) -> Mapping[str, Published]:
-        """The values that it published, by name."""
+        """The values that the run published, by name."""
         return collect_published(self.latest.step_results, self.hints.live)
 
     @property
@@ -89,7 +93,7 @@ class StoredRun:
     @property
     def started_at(self) -> datetime:
         """When its first checkpoint was saved."""
-        if self.started is not None:  # the first one may have been removed since
+        if self.started is not None:  # that checkpoint may have been removed since
             return self.started
         return self.checkpoints[-1].saved_at if self.checkpoints else self.latest.saved_at
 
@@ -104,13 +108,11 @@ def read_stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
 
 
 async def _read_stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
-    latest = await store.load_latest(workflow_id)
-    if latest is None:
-        raise CheckpointNotFoundError(workflow_id)
+    latest = require_run(workflow_id, await store.load_latest(workflow_id))
     owner = await store.owner(workflow_id)
     status = latest.status
     if status is Status.RUNNING and owner is None and store.has(Ability.OWNERS):
-        # It may have ended between the two questions: only a run that still says "running" has crashed.
+        # It may have ended between the two reads: only a run that is still recorded as running has crashed.
         latest = await store.load_latest(workflow_id) or latest
         status = Status.CRASHED if latest.status is Status.RUNNING else latest.status
     checkpoints = tuple(await store.list_checkpoints(workflow_id))
@@ -152,10 +154,10 @@ async def _read_messages(
     """Return the messages that the run has not taken yet, and those that it has set aside."""
     used = {result.signal for result in latest.step_results if result.signal}
     aside = {*latest.metadata.get(TAKEN, ())} - used
-    found = sent_to(latest.metadata, await store.signals(workflow_id))
+    messages = sent_to(latest.metadata, await store.signals(workflow_id))
     notes = (WaitKind.STALE, WaitKind.VERIFICATION)
-    untaken = [each for each in found if each.signal_id not in used | aside and each.kind not in notes]
-    return untaken, [each for each in found if each.signal_id in aside]
+    untaken = [each for each in messages if each.signal_id not in used | aside and each.kind not in notes]
+    return untaken, [each for each in messages if each.signal_id in aside]
 
 
 def find_damage(store: StoreBase, workflow_id: str) -> FlowckptError | None:
@@ -175,37 +177,28 @@ def find_damage(store: StoreBase, workflow_id: str) -> FlowckptError | None:
 
 
 def read_crash_loops(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, CrashCount]:
-    """Return those of some runs that a resume would refuse because they died too often, by id."""
+    """Return the crashes of those runs that are in a crash loop, by id."""
     most = command_settings()["max_crashes"]
-
-    async def read() -> dict[str, CrashCount]:
-        found = {info.workflow_id: await crash_loop(store, info, max_crashes=most) for info in runs}
-        return {run: crashes for run, crashes in found.items() if crashes is not None}
-
-    return run_async(read())
+    return run_async(_read_each(runs, lambda info: crash_loop(store, info, max_crashes=most)))
 
 
 def read_stale_notes(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, str]:
-    """Return those of some runs that need a person, as `flowckpt resume` or `flowckpt recover` noted, with what they ask, by id."""
-
-    async def read() -> dict[str, str]:
-        return {info.workflow_id: note for info in runs if (note := await read_stale_note(store, info))}
-
-    return run_async(read())
+    """Return why a person must decide, as `flowckpt resume` or `flowckpt recover` noted, of those runs that need one, by id."""
+    return run_async(_read_each(runs, lambda info: read_stale_note(store, info)))
 
 
 def read_live_notes(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, LiveNote]:
-    """Return what runs now in those of some runs of which the store knows it, by id."""
+    """Return the running steps of those runs of which the store has a note, by id."""
 
-    async def read() -> dict[str, LiveNote]:
-        found = {}
-        for info in runs:
-            note = await read_live(store, info.workflow_id, info.status, info.attempt, info.metadata)
-            if note is not None:
-                found[info.workflow_id] = note
-        return found
+    def read(info: RunInfo) -> Coroutine[Any, Any, LiveNote | None]:
+        return read_live(store, info.workflow_id, info.status, info.attempt, info.metadata)
 
-    return run_async(read())
+    return run_async(_read_each(runs, read))
+
+
+async def _read_each(runs: Sequence[RunInfo], read: Callable[[RunInfo], Coroutine[Any, Any, T | None]]) -> dict[str, T]:
+    """Return what `read` returns for each run, by id, without None and empty texts."""
+    return {info.workflow_id: value for info in runs if (value := await read(info))}
 
 
 # A checkpoint as it is typed: `RUN`, or `RUN@CHECKPOINT`.
@@ -213,7 +206,7 @@ def read_live_notes(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, Live
 
 @attrs.frozen
 class NamedCheckpoint:
-    """A checkpoint and the run that it is of.
+    """A checkpoint and its run.
 
     Attributes:
         workflow_id: the run.
@@ -224,7 +217,7 @@ class NamedCheckpoint:
     data: CheckpointData
 
     def to_document(self) -> Json:
-        """Return what says which it is, as plain JSON."""
+        """Return the fields that identify the checkpoint, as plain JSON."""
         data = self.data
         return {
             "workflow_id": self.workflow_id,
@@ -239,9 +232,9 @@ def find_named_checkpoint(store: StoreBase, text: str) -> NamedCheckpoint:
     """Find a checkpoint.
 
     Args:
-        store: where its run lies.
-        text: the id of a run, for its newest checkpoint; or that, an `@`, and a checkpoint's id or sequence. An `@` in
-            an id of a run is part of it: the shortest id that there is counts, and one that is all the text first.
+        store: the store of its run.
+        text: the id of a run, for its newest checkpoint; or `RUN@CHECKPOINT` with a checkpoint's id or sequence. Because a
+            run id may contain an `@`, the whole text is tried as a run id first, then its parts before an `@`, shortest first.
 
     Raises:
         CheckpointNotFoundError: the run or the checkpoint does not exist.
@@ -262,8 +255,8 @@ async def _find_named_checkpoint(store: StoreBase, text: str) -> NamedCheckpoint
     at = text.find("@", 1)
     first = text[:at] if text[at + 1 :] and at > 0 else text
     while at > 0:
-        run, wanted = text[:at], text[at + 1 :]
-        if wanted and (latest := await store.load_latest(run)) is not None:
-            return NamedCheckpoint(run, await find_checkpoint(store, run, latest, wanted))
+        run, checkpoint = text[:at], text[at + 1 :]
+        if checkpoint and (latest := await store.load_latest(run)) is not None:
+            return NamedCheckpoint(run, await find_checkpoint(store, run, latest, checkpoint))
         at = text.find("@", at + 1)
     raise CheckpointNotFoundError(first)

@@ -19,6 +19,7 @@ from typing import Any
 
 import attrs
 
+from flowckpt.cli.config.settings import SWITCH_WORDS
 from flowckpt.core.codec.annotations import UNIONS, bare_type
 from flowckpt.core.system.numbers import seconds_in
 
@@ -118,11 +119,9 @@ def _plain_choice(choice: Any) -> Any:
 
 # --- leaves: single texts --------------------------------------------------------------------------
 
-_WORDS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
-
 
 def _parse_bool(text: str) -> bool:
-    return _WORDS[text.strip().lower()]
+    return SWITCH_WORDS[text.strip().lower()]
 
 
 def _parse_timedelta(text: str) -> timedelta:
@@ -312,7 +311,7 @@ def _convert_object(value: Any, cls: Any, bare: Any) -> Any:
         value = dict(zip(names, value, strict=False))
     _require_type(value, dict, bare)
     hints = typing.get_type_hints(cls, include_extras=True)
-    given = {}
+    arguments = {}
     fields = typing.cast("dict[str, Any]", value)
     for key, each in fields.items():
         if key not in names:
@@ -320,11 +319,11 @@ def _convert_object(value: Any, cls: Any, bare: Any) -> Any:
         hint = hints.get(names[key], Any)
         if typing.get_origin(hint) in (typing.Required, typing.NotRequired):
             hint = typing.get_args(hint)[0]
-        given[key] = _convert_at(f".{key}", each, hint)
+        arguments[key] = _convert_at(f".{key}", each, hint)
     required: frozenset[str] = getattr(cls, "__required_keys__", frozenset())
-    if typing.is_typeddict(cls) and (missing := required - given.keys()):
+    if typing.is_typeddict(cls) and (missing := required - arguments.keys()):
         raise MisfitError(f"{expected_text(bare)} with the fields {', '.join(sorted(missing))}", value)
-    return _build(lambda: cls(**given), value, cls)
+    return _build(lambda: cls(**arguments), value, cls)
 
 
 def _find_fields(cls: Any) -> dict[str, str] | None:

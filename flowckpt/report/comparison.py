@@ -24,19 +24,6 @@ _SLOWER, _LEAST_MS = 1.5, 100.0
 
 
 @attrs.frozen
-class ComparedRun:
-    """An earlier completed run.
-
-    Attributes:
-        workflow_id: the run.
-        latest: its newest checkpoint.
-    """
-
-    workflow_id: str
-    latest: CheckpointData
-
-
-@attrs.frozen
 class SlowerStep:
     """A step that took longer than in earlier runs.
 
@@ -85,18 +72,18 @@ class Comparison:
     figures: Sequence[ComparedFigure] = ()
 
 
-def compare_runs(latest: CheckpointData, earlier: Sequence[ComparedRun]) -> Comparison:
+def compare_runs(latest: CheckpointData, earlier: Mapping[str, CheckpointData]) -> Comparison:
     """Compare a run with earlier completed runs of the same workflow.
 
     Args:
         latest: the newest checkpoint of the run.
-        earlier: the earlier runs, newest first.
+        earlier: the newest checkpoints of the earlier runs by run id, newest run first.
     """
     if not earlier:
         return Comparison()
     usual: dict[str, list[float]] = {}
-    for run in earlier:
-        for result in run.latest.step_results:
+    for run in earlier.values():
+        for result in run.step_results:
             if _is_comparable(result):
                 usual.setdefault(result.path, []).append(result.duration_ms)
     slower = [
@@ -108,18 +95,18 @@ def compare_runs(latest: CheckpointData, earlier: Sequence[ComparedRun]) -> Comp
         and result.duration_ms > median(durations) + _LEAST_MS
     ]
     slower.sort(key=lambda each: each.usual_ms - each.duration_ms)
-    changes = [*_find_changes(latest, earlier[0].latest)]
+    changes = [*_find_changes(latest, next(iter(earlier.values())))]
     more = len(changes) - _MOST_ROWS
     if more > 0:
         changes[_MOST_ROWS:] = [f"and {more} more"]
-    before = [sum_figures(run.latest.step_results) for run in earlier]
+    before = [sum_figures(run.step_results) for run in earlier.values()]
     figures = [
         ComparedFigure(
             name, total, median(totals) if (totals := [each[name] for each in before if name in each]) else None
         )
         for name, total in sum_figures(latest.step_results).items()
     ]
-    return Comparison([run.workflow_id for run in earlier], slower[:_MOST_ROWS], changes, figures[:_MOST_ROWS])
+    return Comparison([*earlier], slower[:_MOST_ROWS], changes, figures[:_MOST_ROWS])
 
 
 async def read_comparison(
@@ -138,20 +125,20 @@ async def read_comparison(
     """
     if not store.has(Ability.LIST):
         return Comparison(), []
-    wanted = RunFilter(
+    run_filter = RunFilter(
         statuses=[Status.COMPLETED], workflow=latest.workflow_name, limit=MOST_RUNS, before=(started_at, workflow_id)
     )
-    earlier: list[ComparedRun] = []
-    survey = await store.survey_runs(wanted)
+    earlier: dict[str, CheckpointData] = {}
+    survey = await store.survey_runs(run_filter)
     damaged = [*survey.unreadable]
     for info in survey.runs:
         try:
-            found = await store.load_latest(info.workflow_id)
+            other = await store.load_latest(info.workflow_id)
         except CheckpointCorruptedError as error:
             damaged.append(Finding(info.workflow_id, "corrupt", error.message))
             continue
-        if found is not None:
-            earlier.append(ComparedRun(info.workflow_id, found))
+        if other is not None:
+            earlier[info.workflow_id] = other
     return compare_runs(latest, earlier), damaged
 
 
@@ -162,14 +149,14 @@ def _is_comparable(result: StepResult) -> bool:
 def _find_changes(latest: CheckpointData, earlier: CheckpointData) -> Iterator[str]:
     if latest.fingerprint and earlier.fingerprint and latest.fingerprint != earlier.fingerprint:
         yield "the code of the workflow"
-    found = compare(earlier, latest)
-    for change in found.changes.get("inputs", ()):
+    differences = compare(earlier, latest)
+    for change in differences.changes.get("inputs", ()):
         yield f"input {change.place}: {change.kind}"
-    before, now = _read_packages(earlier), _read_packages(latest)
-    if before and now:
-        for name in sorted(before.keys() | now.keys()):
-            if before.get(name) != now.get(name):
-                yield f"package {name}: {before.get(name, 'not used')} → {now.get(name, 'not used')}"
+    before, after = _read_packages(earlier), _read_packages(latest)
+    if before and after:
+        for name in sorted(before.keys() | after.keys()):
+            if before.get(name) != after.get(name):
+                yield f"package {name}: {before.get(name, 'not used')} → {after.get(name, 'not used')}"
     old = {result.path: result for result in earlier.step_results}
     for result in latest.step_results:
         was = old.get(result.path)
@@ -181,7 +168,7 @@ def _find_changes(latest: CheckpointData, earlier: CheckpointData) -> Iterator[s
             yield f"the version of step {result.path}: {was.version} → {result.version}"
     # A run that has not completed may still reach steps that seem to be removed.
     left_out = {"changed"} if latest.status is Status.COMPLETED else {"changed", "removed"}
-    for diff in found.steps:
+    for diff in differences.steps:
         if diff.kind not in left_out and "/[" not in diff.path:
             yield f"step {diff.path}: {diff.kind}"
 

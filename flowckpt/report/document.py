@@ -126,14 +126,14 @@ class RunReport:
         lanes = [(index, each) for index, each in enumerate(self.timeline.lanes) if each.result is not None]
         lanes.sort(key=lambda each: (each[1].state is not LaneState.FAILED, each[1].depth, each[0]))
         left = _MOST_TEXT
-        found: dict[int, dict[str, Any]] = {}
+        details: dict[int, dict[str, Any]] = {}
         for index, lane in lanes[:most]:
             assert lane.result is not None
-            found[index] = detail = _make_detail(lane.result)
+            details[index] = detail = _make_detail(lane.result)
             left -= sum(len(str(value)) for value in detail.values())
             if left < 0:
                 break
-        return found
+        return details
 
 
 def make_report(  # noqa: PLR0913 - one parameter for each recorded part of a run
@@ -186,22 +186,22 @@ def _shorten_name(name: str) -> str | int:
 
 def _encode_differences(moments: Sequence[int]) -> list[int | None]:
     """Return each moment as the difference from the previous one; None for an unknown moment (below 0)."""
-    last, found = 0, []
+    last, differences = 0, []
     for moment in moments:
-        found.append(None if moment < 0 else moment - last)
+        differences.append(None if moment < 0 else moment - last)
         last = last if moment < 0 else moment
-    return found
+    return differences
 
 
 def _encode_ranges(indices: Sequence[int]) -> list[int]:
     """Return ascending numbers as ranges: alternately a start and a length."""
-    found: list[int] = []
+    ranges: list[int] = []
     for index in indices:
-        if found and index == found[-2] + found[-1]:
-            found[-1] += 1
+        if ranges and index == ranges[-2] + ranges[-1]:
+            ranges[-1] += 1
         else:
-            found += [index, 1]
-    return found
+            ranges += [index, 1]
+    return ranges
 
 
 async def read_report(store: StoreBase, workflow_id: str) -> RunReport:
@@ -258,14 +258,14 @@ def plan_sentence(plan: Mapping[str, Any]) -> str:
 
 def planned_steps(plan: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Return the decision of a plan for each step by path, with the reasons if the step would run."""
-    found = {}
+    decisions = {}
     for step in plan["steps"]:
         decision = step["decision"]
         reasons = [f"{each['kind']}: {each['detail']}" for each in step["reasons"]] if decision in RUNS else []
         if decision == Decision.INTERRUPTED:  # the state of a lane has the same name, but is not a decision
             decision, reasons = str(Decision.RERUN), reasons or ["it was interrupted"]
-        found[step["path"]] = decision, "; ".join(reasons)
-    return found
+        decisions[step["path"]] = decision, "; ".join(reasons)
+    return decisions
 
 
 def _describe_end(report: RunReport) -> str:
@@ -282,15 +282,15 @@ def _describe_end(report: RunReport) -> str:
     }[report.status]
     worked, elapsed = timeline.worked_ms / 1000, timeline.elapsed_ms / 1000
     word = "for" if report.status is Status.RUNNING else "after"
-    said = f"{start} {word} {duration_in_words(worked)}"
+    text = f"{start} {word} {duration_in_words(worked)}"
     if len(timeline.attempts) > 1:
-        said += f" of work in {pluralize(working, 'attempt')}"
+        text += f" of work in {pluralize(working, 'attempt')}"
         if elapsed > 1.05 * worked:
-            said += f" over {duration_in_words(elapsed)}"
+            text += f" over {duration_in_words(elapsed)}"
     if report.status is Status.SUSPENDED and report.waits:
         more = f" (and {len(report.waits) - 1} more)" if len(report.waits) > 1 else ""
-        said += f"; {report.waits[0]}{more}"
-    return f"{said}."
+        text += f"; {report.waits[0]}{more}"
+    return f"{text}."
 
 
 def _describe_generation(report: RunReport) -> str:
@@ -303,8 +303,8 @@ def _describe_crashes(timeline: Timeline) -> str:
     if not places:
         return ""
     times = {1: "once", 2: "twice"}.get(len(places), f"{len(places)} times")
-    shown = ", ".join(places[:4]) + (", …" if len(places) > 4 else "")
-    return f"Crashed {times} ({shown})."
+    listed = ", ".join(places[:4]) + (", …" if len(places) > 4 else "")
+    return f"Crashed {times} ({listed})."
 
 
 def _describe_running_steps(report: RunReport) -> str:
@@ -313,13 +313,13 @@ def _describe_running_steps(report: RunReport) -> str:
     if live is None or not live.steps:
         return ""
     until = report.made_at if live.is_running else live.at
-    said = []
+    parts = []
     for step in live.steps[:_MOST_LIVE]:
         progress = f" ({step.said})" if step.said else ""
-        said.append(f"{step.path} for {duration_in_words(max(0.0, (until - step.since).total_seconds()))}{progress}")
-    more = len(live.steps) - len(said) + live.more
+        parts.append(f"{step.path} for {duration_in_words(max(0.0, (until - step.since).total_seconds()))}{progress}")
+    more = len(live.steps) - len(parts) + live.more
     lead = "Running now" if live.is_running else "In flight when the process died"
-    return f"{lead}: {'; '.join(said)}{f'; and {more} more' if more else ''}."
+    return f"{lead}: {'; '.join(parts)}{f'; and {more} more' if more else ''}."
 
 
 def _describe_place(span: AttemptSpan) -> str:
@@ -334,26 +334,26 @@ def _describe_reuse(timeline: Timeline) -> str:
     executed, restored = timeline.counted(LaneState.EXECUTED), timeline.counted(LaneState.RESTORED)
     failed = timeline.counted(LaneState.FAILED)
     left = timeline.counted(LaneState.LEFT_BEHIND, succeeded=True)  # a failure that was tried again is not a loss
-    said = [f"{pluralize(restored, 'result')} reused"] if restored else []
-    said.append(f"{pluralize(executed, 'step')} executed")
+    parts = [f"{pluralize(restored, 'result')} reused"] if restored else []
+    parts.append(f"{pluralize(executed, 'step')} executed")
     undone = timeline.counted(LaneState.UNDONE)
     newest = timeline.attempts[-1].number if timeline.attempts else 0
     unsaved = sum(
         each.state is LaneState.UNSAVED and each.attempt == newest and each.kind != "group" for each in timeline.lanes
     )
-    said += [f"{unsaved} not saved"] if unsaved else []
-    said += [f"{failed} failed"] if failed else []
-    said += [f"{undone} undone"] if undone else []
-    said += [f"{pluralize(left, 'result')} no longer {'count' if left > 1 else 'counts'}"] if left else []
-    return f"{', '.join(said)}."
+    parts += [f"{unsaved} not saved"] if unsaved else []
+    parts += [f"{failed} failed"] if failed else []
+    parts += [f"{undone} undone"] if undone else []
+    parts += [f"{pluralize(left, 'result')} no longer {'count' if left > 1 else 'counts'}"] if left else []
+    return f"{', '.join(parts)}."
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-def format_value(held: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a recorded value as shortened JSON text, without decoding it into the user's types."""
-    text = codec.dumps(plain_tree(held, "value"))
+    text = codec.dumps(plain_tree(value, "value"))
     return text if len(text) <= _MOST_VALUE else f"{text[:_MOST_VALUE]}… ({len(text):,} characters)"
 
 
@@ -398,11 +398,11 @@ def _read_command_output(tree: Any) -> dict[str, str]:
     """Return the end of a command's output, and its exit code."""
     if not isinstance(tree, Mapping):
         return {}
-    found = {"exit code": str(tree.get("exit_code", ""))}
+    fields = {"exit code": str(tree.get("exit_code", ""))}
     for name in ("stdout", "stderr"):
         text = str(tree.get(name, ""))
-        found[name] = text if len(text) <= _MOST_TRACEBACK else f"… {text[-_MOST_TRACEBACK:]}"
-    return {name: text for name, text in found.items() if text}
+        fields[name] = text if len(text) <= _MOST_TRACEBACK else f"… {text[-_MOST_TRACEBACK:]}"
+    return {name: text for name, text in fields.items() if text}
 
 
 def _argument_text(value: Any) -> str:

@@ -248,9 +248,9 @@ def _find_level_arrows(graph: Graph, boxes: dict[str, _Box]) -> set[tuple[str, s
             path = path.rpartition("/")[0]
         return path
 
-    found = {(find_place(edge.source), find_place(edge.target)) for edge in graph.edges}
+    arrows = {(find_place(edge.source), find_place(edge.target)) for edge in graph.edges}
     order = {path: index for index, path in enumerate(boxes)}
-    return {(a, b) for a, b in found if a and b and order[a] < order[b]}
+    return {(a, b) for a, b in arrows if a and b and order[a] < order[b]}
 
 
 def _split_layers(boxes: dict[str, _Box], arrows: set[tuple[str, str]]) -> list[list[str]]:
@@ -269,7 +269,7 @@ def _split_layers(boxes: dict[str, _Box], arrows: set[tuple[str, str]]) -> list[
 def _bend_arrows(boxes: dict[str, _Box], layers: list[list[str]], arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
     """Add a place to each layer that arrows of a node pass; return arrows that only connect adjacent layers."""
     depth = {path: index for index, layer in enumerate(layers) for path in layer}
-    bends, found = [0] * len(layers), set[tuple[str, str]]()
+    bends, bent = [0] * len(layers), set[tuple[str, str]]()
     for source, target in sorted(arrows, key=lambda arrow: (depth[arrow[0]], depth[arrow[1]], arrow)):
         before = source
         for index in range(depth[source] + 1, depth[target]):
@@ -280,10 +280,10 @@ def _bend_arrows(boxes: dict[str, _Box], layers: list[list[str]], arrows: set[tu
                 bends[index] += 1
                 boxes[path] = _Box(attrs.evolve(boxes[source].node, is_box=False), height=0.0, is_bend=True)
                 layers[index].append(path)
-            found.add((before, path))
+            bent.add((before, path))
             before = path
-        found.add((before, target))
-    return found
+        bent.add((before, target))
+    return bent
 
 
 def _order_layers(layers: list[list[str]], arrows: set[tuple[str, str]]) -> None:

@@ -133,7 +133,7 @@ def _select_nodes(lanes: Sequence[Lane], decisions: Mapping[str, tuple[str, str]
         sizes[outer] = sizes.get(outer, 0) + 1
     boxes: set[str] = set()
     for lane in lanes:
-        outer = lane.path.rpartition("/")[0]
+        outer, _, label = lane.path.rpartition("/")
         if outer and outer not in boxes:
             continue
         inner = sizes.get(lane.path, 0)
@@ -142,7 +142,6 @@ def _select_nodes(lanes: Sequence[Lane], decisions: Mapping[str, tuple[str, str]
             boxes.add(lane.path)
         decision, why = decisions.get(lane.path, ("", ""))
         note = why or (pluralize(inner, "member") if inner and not is_box else "")
-        label = lane.path[len(outer) + 1 :] if outer else lane.path
         yield Node(lane.path, label, lane.kind, decision or lane.state.value, note, outer, is_box)
 
 
@@ -151,9 +150,9 @@ def _list_new_nodes(nodes: Sequence[Node], decisions: Mapping[str, tuple[str, st
     boxes = {"", *(node.path for node in nodes if node.is_box)}
     known = {node.path for node in nodes}
     for path, (decision, why) in decisions.items():
-        outer = path.rpartition("/")[0]
+        outer, _, label = path.rpartition("/")
         if decision == "new" and path not in known and outer in boxes:
-            yield Node(path, path[len(outer) + 1 :] if outer else path, "", decision, why, outer)
+            yield Node(path, label, "", decision, why, outer)
 
 
 def _find_data_edges(results: Mapping[str, StepResult], shown: Mapping[str, Node]) -> list[Edge]:
@@ -162,8 +161,8 @@ def _find_data_edges(results: Mapping[str, StepResult], shown: Mapping[str, Node
     members: dict[str, list[StepResult]] = {}
     left = _MOST_OUTPUTS
 
-    def connect(kept: Any, place: str, parameter: str) -> None:
-        source = sources.get(kept, "")
+    def connect(form: Any, place: str, parameter: str) -> None:
+        source = sources.get(form, "")
         if source and source != place and not _is_inside(place, source) and not _is_inside(source, place):
             parameters.setdefault((source, place), {})[parameter.partition("[")[0]] = None
 
@@ -173,16 +172,16 @@ def _find_data_edges(results: Mapping[str, StepResult], shown: Mapping[str, Node
             continue
         members.setdefault(path.rpartition("/")[0], []).append(result)
         inner = members.pop(path, [])
-        for name, kept in result.arguments.items():
-            if isinstance(kept, str):  # equal numbers are too common to identify a source
-                connect(kept, place, name)
+        for name, form in result.arguments.items():
+            if isinstance(form, str):  # equal numbers are too common to identify a source
+                connect(form, place, name)
         if result.step_type == "map" and (firsts := [next(iter(each.arguments.items()), None) for each in inner]):
             connect(tuple(each and each[1] for each in firsts), place, firsts[0][0] if firsts[0] else "")
         if result.success and left > 0:
             left -= 1
             output = [*map(_read_output, inner)] if result.step_type in COMPOSITES else _read_output(result)
-            for kept in _recorded_forms(output):
-                sources.setdefault(kept, place)
+            for form in _recorded_forms(output):
+                sources.setdefault(form, place)
     return [Edge(source, target, ", ".join(names)) for (source, target), names in parameters.items()]
 
 
@@ -216,12 +215,12 @@ def _recorded_forms(output: Any) -> Iterator[Any]:
     items = [*map(digest_argument, values)]
     if len(items) > 1:
         yield tuple(items)
-    for value, kept in ((output, digest_argument(output)), *zip(values, items, strict=True)):
+    for value, form in ((output, digest_argument(output)), *zip(values, items, strict=True)):
         is_specific = value not in ([], (), {}, "", b"") and not (
             isinstance(value, str) and len(value) < _SHORTEST_TEXT
         )
-        if is_specific and isinstance(kept, str) and kept != UNKNOWN:
-            yield kept
+        if is_specific and isinstance(form, str) and form != UNKNOWN:
+            yield form
 
 
 def _find_order_edges(nodes: Sequence[Node], edges: Sequence[Edge]) -> Iterator[Edge]:
@@ -250,8 +249,8 @@ def make_workflow_graph(workflow: Workflow[..., Any], inputs: Mapping[str, Any])
         InputError: an input is unknown.
     """
     outline = _Outline()
-    given = workflow.bind({**{name: NotRun(name) for name in _list_required(workflow)}, **inputs})
-    note = outline.drive_to_end(Replay(workflow(**given), (), workflow.name, is_muted=True))
+    bound = workflow.bind({**{name: NotRun(name) for name in _list_required(workflow)}, **inputs})
+    note = outline.drive_to_end(Replay(workflow(**bound), (), workflow.name, is_muted=True))
     return Graph(workflow.name, outline.nodes, [*outline.edges, *_find_order_edges(outline.nodes, outline.edges)], note)
 
 
@@ -318,17 +317,16 @@ class _Outline:
                     self._add(member.path, member.step)
 
     def _add(self, path: str, step: Step[Any], *, note: str = "", is_box: bool = False) -> None:
-        outer = path.rpartition("/")[0]
-        label = path[len(outer) + 1 :] if outer else path
+        outer, _, label = path.rpartition("/")
         self.nodes.append(Node(path, label, step.action.step_type, "", note, outer, is_box))
         known = {node.path for node in self.nodes}
-        found: dict[str, dict[str, None]] = {}
+        parameters: dict[str, dict[str, None]] = {}
         if not is_box or isinstance(step.action, WorkflowAction):
             for name, value in _list_arguments(step.action):
                 for source in _find_placeholders(value):
                     if source in known and source != path:
-                        found.setdefault(source, {})[name] = None
-        self.edges += [Edge(source, path, ", ".join(names)) for source, names in found.items()]
+                        parameters.setdefault(source, {})[name] = None
+        self.edges += [Edge(source, path, ", ".join(names)) for source, names in parameters.items()]
 
 
 def _describe_stop(stop: BaseException) -> str:

@@ -114,8 +114,8 @@ def _render_plan(plan: ResumePlan) -> str:
     ]
     more = len(plan.steps) - len(rows)
     heading = _render_heading(plan.workflow_name, plan.workflow_id, "plan")
-    shown = render_table(("Step", "A resume would", "Reason", "Took"), rows)
-    return f"{heading}<p>{escape(plan_sentence(plan.to_document()))}</p>{shown}{f'<p>{more:,} more steps</p>' if more > 0 else ''}"
+    rendered = render_table(("Step", "A resume would", "Reason", "Took"), rows)
+    return f"{heading}<p>{escape(plan_sentence(plan.to_document()))}</p>{rendered}{f'<p>{more:,} more steps</p>' if more > 0 else ''}"
 
 
 def _render_runs(runs: Sequence[RunInfo]) -> str:
@@ -134,8 +134,8 @@ def _render_runs(runs: Sequence[RunInfo]) -> str:
         for info in runs[:_MOST_ROWS]
     ]
     more = len(runs) - len(rows)
-    shown = render_table(("Run", "Workflow", "Status", "Steps", "Started", "Updated", "Waits for"), rows)
-    return f"{shown}{f'<p>{more:,} more runs</p>' if more > 0 else ''}"
+    rendered = render_table(("Run", "Workflow", "Status", "Steps", "Started", "Updated", "Waits for"), rows)
+    return f"{rendered}{f'<p>{more:,} more runs</p>' if more > 0 else ''}"
 
 
 def _render_heading(workflow: str, run: str, status: str) -> str:

@@ -91,9 +91,9 @@ def render_data(data: Mapping[str, Any]) -> str:
 
 
 @cache
-def read_static(name: str) -> str:
-    """Return a stylesheet or script of this package."""
-    return resources.files("flowckpt.report").joinpath("static", name).read_text(encoding="utf-8")
+def read_static(name: str, package: str = "flowckpt.report") -> str:
+    """Return a stylesheet or script of a package."""
+    return resources.files(package).joinpath("static", name).read_text(encoding="utf-8")
 
 
 def read_stylesheet() -> str:
@@ -220,20 +220,20 @@ def render_steps(report: RunReport) -> str:
         ]
         for each in lanes[:_MOST_PLAIN]
     ]
-    shown = render_table(("Step", "Type", "Result", "Time", "Started", "Attempt"), rows)
+    rendered = render_table(("Step", "Type", "Result", "Time", "Started", "Attempt"), rows)
     left_out = len(lanes) - _MOST_PLAIN
-    return f"{shown}<p>{left_out:,} more steps; a page with JavaScript shows them.</p>" if left_out > 0 else shown
+    return f"{rendered}<p>{left_out:,} more steps; a page with JavaScript shows them.</p>" if left_out > 0 else rendered
 
 
 def _render_comparison(report: RunReport) -> Iterator[str]:
-    found = report.comparison
+    comparison = report.comparison
     yield '<section aria-labelledby="comparison-title"><h2 id="comparison-title">Compared with earlier runs</h2>'
-    if not found.runs:
+    if not comparison.runs:
         yield "<p>The store has no other completed run of this workflow.</p></section>"
         return
-    names = ", ".join(f"<code>{escape(run)}</code>" for run in found.runs)
+    names = ", ".join(f"<code>{escape(run)}</code>" for run in comparison.runs)
     yield f"<p>Completed runs of the same workflow: {names}.</p>"
-    if found.slower:
+    if comparison.slower:
         rows = [
             [
                 each.path,
@@ -241,19 +241,19 @@ def _render_comparison(report: RunReport) -> Iterator[str]:
                 duration_in_words(each.usual_ms / 1000),
                 str(each.runs),
             ]
-            for each in found.slower
+            for each in comparison.slower
         ]
         yield f"<h3>Slower</h3>{render_table(('Step', 'This run', 'Median', 'Runs'), rows)}"
     else:
         yield "<p>No step became slower.</p>"
-    if found.figures:
+    if comparison.figures:
         rows = [
             [each.name, figure_text(each.total), "" if each.usual is None else figure_text(each.usual)]
-            for each in found.figures
+            for each in comparison.figures
         ]
         yield f"<h3>Figures</h3>{render_table(('Figure', 'This run', 'Median'), rows)}"
-    if found.changes:
-        items = "".join(f"<li>{escape(change)}</li>" for change in found.changes)
+    if comparison.changes:
+        items = "".join(f"<li>{escape(change)}</li>" for change in comparison.changes)
         yield f"<h3>Changed since the newest of them</h3><ul>{items}</ul>"
     else:
         yield "<p>Code, inputs and steps are the same as in the newest of them.</p>"

@@ -199,8 +199,8 @@ def make_timeline(
     """
     noted = [*map(_read_death, attempts[1:]), (begun, seen)]
     spans = [
-        _make_span(each, *found, is_last=each is attempts[-1], status=status)
-        for each, found in zip(attempts, noted, strict=False)
+        _make_span(each, *death, is_last=each is attempts[-1], status=status)
+        for each, death in zip(attempts, noted, strict=False)
     ]
     if spans and spans[-1].outcome is Outcome.RUNNING and now is not None:
         spans[-1] = attrs.evolve(spans[-1], ended_at=max(now, spans[-1].ended_at))
@@ -221,9 +221,9 @@ def make_timeline(
 
 def _read_death(attempt: Attempt) -> tuple[Sequence[str], datetime | None]:
     """Return the steps at which the previous attempt died, and its last heartbeat, as recorded by this attempt."""
-    found = attempt.last.metadata.get(DEATHS, {})
-    seen = found.get("seen")
-    return found.get("paths", ()), datetime.fromisoformat(seen) if seen else None
+    death = attempt.last.metadata.get(DEATHS, {})
+    seen = death.get("seen")
+    return death.get("paths", ()), datetime.fromisoformat(seen) if seen else None
 
 
 def _make_span(
@@ -363,10 +363,10 @@ def _walk_below(inner: Mapping[str, list[str]], by_path: Mapping[str, list[Lane]
 
 def _infer_state(lanes: Iterable[Lane]) -> LaneState:
     """Return the state of a step without a result from the states of its nested steps."""
-    found = {each.state for each in lanes}
-    if found & {LaneState.RUNNING, LaneState.WAITING}:
+    states = {each.state for each in lanes}
+    if states & {LaneState.RUNNING, LaneState.WAITING}:
         return LaneState.RUNNING
-    open_states = (each for each in (LaneState.INTERRUPTED, LaneState.UNSAVED) if each in found)
+    open_states = (each for each in (LaneState.INTERRUPTED, LaneState.UNSAVED) if each in states)
     return next(open_states, LaneState.EXECUTED)
 
 

@@ -56,6 +56,8 @@ def test_a_run_that_can_be_resumed_stays_unless_its_status_is_named(shop):
     before = shop.stored()
     kept = shop("store", "prune", "--keep", "0").expect(0)
     assert (kept.out, kept.err) == ("", "flowckpt: removed 0 runs, 0 B\n")
+    freed = shop("store", "prune").expect(0)
+    assert freed.err == "flowckpt: removed 0 runs, 0 B\nTo remove runs, give --keep N or --older-than AGE.\n"
     assert shop.stored() == before
     gone = shop("store", "prune", "--keep", "0", "--status", "failed").expect(0)
     assert gone.out.startswith("removed one (failed, ")

@@ -78,7 +78,7 @@ def test_the_document(shop):
 def test_what_is_not_there(shop):
     assert "no run 'two'" in shop("rollback", "two", "fetch").expect(12).err
     assert "no checkpoint 'nothing'" in shop("rollback", "one", "nothing").expect(12).err
-    shop("rollback", "one").expect(2)
+    assert "'flowckpt show RUN --checkpoints' shows them" in shop("rollback", "one").expect(2).err
 
 
 def test_a_run_that_is_going_on_is_left_alone(flowckpt):

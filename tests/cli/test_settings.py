@@ -128,10 +128,10 @@ def test_every_setting_is_read_from_the_environment_and_from_pyproject(deep, nam
     text, toml, value = VALUES[name]
     variable = SETTINGS[name].variable
     assert value != SETTINGS[name].default
-    found = read_settings({variable: text}, deep).found[name]
+    found = read_settings({variable: text}, deep).entries[name]
     assert (found.value, found.source, found.place) == (value, Source.ENVIRONMENT, variable)
     write(deep, f"{name} = {toml}")
-    found = read_settings({}, deep).found[name]
+    found = read_settings({}, deep).entries[name]
     assert (found.value, found.source, found.place) == (value, Source.PYPROJECT, str(deep / "pyproject.toml"))
 
 
@@ -155,7 +155,7 @@ def test_color_is_forbidden_by_the_customs_of_terminals_whatever_else_is_said(de
     assert read_settings({}, deep)["color"] is True
     write(deep, "color = true")
     assert read_settings({"NO_COLOR": "1", "FLOWCKPT_COLOR": "yes"}, deep)["color"] is False
-    assert read_settings({"TERM": "dumb"}, deep).found["color"].place == "TERM"
+    assert read_settings({"TERM": "dumb"}, deep).entries["color"].place == "TERM"
     assert read_settings({"NO_COLOR": "", "TERM": "xterm", "FLOWCKPT_COLOR": "off"}, deep)["color"] is False
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar
 
 import click
 
 from flowckpt.cli.arguments import refuse_known_secrets
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.next_steps import resume_command
-from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
     Command,
     RunName,
@@ -32,41 +29,35 @@ from flowckpt.core.records.wait import WaitKind
 from flowckpt.engine import RunOptions, WorkflowEngine
 from flowckpt.engine.session.respond import Sent
 
-F = TypeVar("F", bound=Callable[..., Any])
 _ENDED = {Status.FAILED: "has failed", Status.CANCELLED: "was cancelled"}
 """The ends from which a resume can continue; a completed run takes no signals."""
 
 
-def resume_option(command: F) -> F:
-    """Add `--resume`."""
-    return click.option(
-        "--resume",
-        "is_to_resume",
-        is_flag=True,
-        help="Resume the run at once; output and exit code are those of resume.",
-    )(command)
+resume_option = click.option(
+    "--resume", "is_to_resume", is_flag=True, help="Resume the run at once; output and exit code are those of resume."
+)
 
 
-def report_sent(sent: Sent, said: str, store: StoreChoice, *, as_json: bool) -> None:
+def report_sent(sent: Sent, message: str, store: StoreChoice, *, as_json: bool) -> None:
     """Report the sent message, and how the run continues.
 
     Args:
         sent: the message.
-        said: a short description.
+        message: a short description.
         store: the store of the run.
         as_json: whether to print one JSON document.
     """
     if as_json:
         write_document(sent.to_document())
         return
-    write(f"{escape(said)}\n" if sent.is_new else f"already sent under the id {escape(sent.signal_id)}\n")
+    write(f"{escape(message)}\n" if sent.is_new else f"already sent under the id {escape(sent.signal_id)}\n")
     if sent.pending_before:
         count = sent.pending_before
         what = "earlier signal of this name is" if count == 1 else "earlier signals of this name are"
         say(f"{count} {what} still pending; this one is for a later wait.")
     elif sent.kind is WaitKind.SIGNAL and not sent.owner and sent.status in _ENDED:
-        said = _ENDED[sent.status]
-        say(f"The run {said}, so the signal is kept until a resume reaches a wait of its name.")
+        message = _ENDED[sent.status]
+        say(f"The run {message}, so the signal is kept until a resume reaches a wait of its name.")
     elif sent.kind is WaitKind.SIGNAL and not sent.is_awaited and not sent.owner:
         say("The run is not waiting for it yet; the signal is kept until it does.")
     if sent.owner:
@@ -76,24 +67,24 @@ def report_sent(sent: Sent, said: str, store: StoreChoice, *, as_json: bool) -> 
 
 
 def resume_or_report(
-    context: click.Context, sent: Sent, said: str, store: str | None, *, is_to_resume: bool, as_json: bool
+    context: click.Context, sent: Sent, message: str, store: str | None, *, is_to_resume: bool, as_json: bool
 ) -> int:
     """Resume the run after a message to it, or show how it continues.
 
     Args:
         context: the context of the command.
         sent: the message.
-        said: a short description.
+        message: a short description.
         store: the store option of the command.
         is_to_resume: whether to resume the run, unless it is live.
         as_json: whether to print one JSON document.
     """
     if not is_to_resume or sent.owner:
-        report_sent(sent, said, choose_store(store), as_json=as_json)
+        report_sent(sent, message, choose_store(store), as_json=as_json)
         return ExitCode.DONE
     from flowckpt.cli.commands import resume  # noqa: PLC0415 - most senders do not resume
 
-    say(escape(said))
+    say(escape(message))
     code: int = context.invoke(resume.resume_command, run=sent.workflow_id, store=store, as_json=as_json)
     return code if isinstance(code, int) else ExitCode.DONE
 
@@ -143,8 +134,8 @@ Examples:
         engine, options = WorkflowEngine(checkpoints), RunOptions(allow_network=allow_network)
         answer = engine.approve if is_approved else engine.reject
         sent = run_async(answer(run, name, by=who, comment=comment, options=options))
-        said = f"{sent.name} of run {run} is {'approved' if is_approved else 'rejected'}"
-        return resume_or_report(context, sent, said, store, is_to_resume=is_to_resume, as_json=as_json)
+        message = f"{sent.name} of run {run} is {'approved' if is_approved else 'rejected'}"
+        return resume_or_report(context, sent, message, store, is_to_resume=is_to_resume, as_json=as_json)
 
     return command
 
@@ -204,7 +195,6 @@ def signal_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     """
     if patience is not None and is_to_resume:
         raise click.UsageError("--wait and --resume exclude each other: --resume prints the output of the run")
-    show_warnings()
     checkpoints, run = open_run(store, run, is_unfinished=True)
     carried = None if data is None else parse_json(data, "--data", "--data '\"yes\"'")
     who = find_user_name() if by is None else by
@@ -216,8 +206,8 @@ def signal_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
             f"{json_text(sent.to_document() if as_json else codec.encode(sent.reply), indent=2 if as_json else None)}\n"
         )
         return ExitCode.DONE
-    said = f"signal {name} was sent to run {run}"
-    return resume_or_report(context, sent, said, store, is_to_resume=is_to_resume, as_json=as_json)
+    message = f"signal {name} was sent to run {run}"
+    return resume_or_report(context, sent, message, store, is_to_resume=is_to_resume, as_json=as_json)
 
 
 _REJECT_HELP = """Reject what a run asks for. NAME is the approval's name, or the path of its step.

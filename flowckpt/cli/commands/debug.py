@@ -14,7 +14,6 @@ import click
 
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.loaded_run import load_recorded_run
-from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
     Command,
     RunName,
@@ -67,14 +66,13 @@ def debug_command(
     """
     if as_json and not is_shown:
         raise click.UsageError("--json needs --locals")
-    show_warnings()
     texts = collect_pairs(inputs, "-i")
-    found = load_recorded_run(choose_store(store), run, target=target, inputs=texts, is_here=is_here)
-    history = open_history(found.workflow_id, found.latest, found.workflow, found.inputs)
+    recorded = load_recorded_run(choose_store(store), run, target=target, inputs=texts, is_here=is_here)
+    history = open_history(recorded.workflow_id, recorded.latest, recorded.workflow, recorded.inputs)
     if is_shown:
         moment = history.at(at or "")
-        shown = _make_document(history, moment)
-        write(f"{json_text(shown, indent=2)}\n" if as_json else _format_text(history, shown))
+        document = _make_document(history, moment)
+        write(f"{json_text(document, indent=2)}\n" if as_json else _format_text(history, document))
     else:
         _Session(history).run(at or "")
     return ExitCode.DONE
@@ -111,14 +109,16 @@ def _describe_value(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def _format_text(history: RunHistory, shown: Mapping[str, Any]) -> str:
-    lines = [_format_headline(history, shown["path"], shown["location"])]
-    lines += [f"  {escape(name)} = {escape(value)}" for name, value in shown["locals"].items()]
-    if shown["function"] is not None:
-        given = ", ".join(each if name.isdigit() else f"{name}={each}" for name, each in shown["arguments"].items())
-        lines.append(f"the step calls {escape(shown['function'])}({escape(given)})")
-    if shown["error"]:
-        lines.append(f"it failed: {escape(shown['error'])}")
+def _format_text(history: RunHistory, document: Mapping[str, Any]) -> str:
+    lines = [_format_headline(history, document["path"], document["location"])]
+    lines += [f"  {escape(name)} = {escape(value)}" for name, value in document["locals"].items()]
+    if document["function"] is not None:
+        arguments = ", ".join(
+            each if name.isdigit() else f"{name}={each}" for name, each in document["arguments"].items()
+        )
+        lines.append(f"the step calls {escape(document['function'])}({escape(arguments)})")
+    if document["error"]:
+        lines.append(f"it failed: {escape(document['error'])}")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -201,10 +201,10 @@ def _make_debugger_class() -> Any:
 
         def setup(self, f: FrameType | None, tb: TracebackType | None) -> Any:
             """Add the step to the locals."""
-            kept = super().setup(f, tb)
+            result = super().setup(f, tb)
             if self.moment is not None and self.moment.path:
                 self.curframe_locals["_step"] = self.moment
-            return kept
+            return result
 
         def set_next(self, frame: FrameType) -> None:
             self.is_followed = True

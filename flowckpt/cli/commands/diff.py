@@ -37,12 +37,12 @@ def diff_command(old: str, new: str, as_code: bool, as_json: bool, store: str | 
     """
     checkpoints = open_chosen_store(store, runs_nothing=True)
     sides = find_named_checkpoint(checkpoints, old), find_named_checkpoint(checkpoints, new)
-    found = compare(sides[0].data, sides[1].data)
+    differences = compare(sides[0].data, sides[1].data)
     if as_json:
-        write_document(diff_document(*sides, found))
+        write_document(diff_document(*sides, differences))
     else:
-        write(diff_text(*sides, found, is_colored=draws_colors()))
-    return _DIFFERENT if as_code and not found.is_equal else 0
+        write(diff_text(*sides, differences, is_colored=draws_colors()))
+    return _DIFFERENT if as_code and not differences.is_equal else 0
 
 
 # The differences between two checkpoints, for people and as a document.
@@ -70,8 +70,8 @@ def diff_text(old: NamedCheckpoint, new: NamedCheckpoint, diff: CheckpointDiff, 
     for step in fold_members(diff.steps, lambda it: it.path, lambda it: it.kind.value):
         if isinstance(step, FoldedMembers):
             sign = _SIGNS[ChangeKind(step.kind)]
-            said = f"{sign} {step.count} more steps of {shorten(step.path, 80)}/[…]; --json has them all"
-            lines.append(_colorize(said, ChangeKind(step.kind), is_colored=is_colored))
+            text = f"{sign} {step.count} more steps of {shorten(step.path, 80)}/[…]; --json has them all"
+            lines.append(_colorize(text, ChangeKind(step.kind), is_colored=is_colored))
             continue
         lines.append(_colorize(f"{_SIGNS[step.kind]} step {shorten(step.path, 80)}", step.kind, is_colored=is_colored))
         lines += _aspect_lines(step.changes, "    ")
@@ -85,24 +85,24 @@ def _describe_checkpoint(named: NamedCheckpoint) -> str:
 
 
 def _aspect_lines(aspects: Aspects, indent: str) -> Iterator[str]:
-    for name, found in aspects.items():
-        for change in found[:_MOST]:
+    for name, changes in aspects.items():
+        for change in changes[:_MOST]:
             yield f"{indent}{_line(name, change)}"
-        if len(found) > _MOST:
-            yield f"{indent}{name}: {len(found) - _MOST} more differences; --json has them all"
+        if len(changes) > _MOST:
+            yield f"{indent}{name}: {len(changes) - _MOST} more differences; --json has them all"
 
 
 def _line(name: str, change: Change) -> str:
     place = f"{name}{change.place if change.place[:1] == '[' else f'.{change.place}'}" if change.place else name
     if change.kind is ChangeKind.ADDED:
-        said = f"added {show(change.new)}"
+        text = f"added {show(change.new)}"
     elif change.kind is ChangeKind.REMOVED:
-        said = f"removed {show(change.old)}"
+        text = f"removed {show(change.old)}"
     else:
-        said = f"{show(change.old)} → {show(change.new)}"
+        text = f"{show(change.old)} → {show(change.new)}"
     if name in _DIGESTED and (isinstance(change.old, str) or isinstance(change.new, str)):
-        said = str(change.kind)
-    return escape(f"{place}: {said}")
+        text = str(change.kind)
+    return escape(f"{place}: {text}")
 
 
 def _summary(diff: CheckpointDiff) -> str:

@@ -11,6 +11,7 @@ from flowckpt.cli.arguments import convert_inputs, parse_edits
 from flowckpt.cli.loaded_run import prepare_program
 from flowckpt.cli.next_steps import show_resume_hint
 from flowckpt.cli.options import (
+    CheckpointName,
     Command,
     KeyValue,
     NewRunName,
@@ -24,7 +25,7 @@ from flowckpt.cli.options import (
     store_option,
     verify_option,
 )
-from flowckpt.cli.render.terminal import escape, shorten, write, write_document
+from flowckpt.cli.render.terminal import escape, shorten, write_document, write_lines
 from flowckpt.cli.runs import open_run, run_async
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.dsl import Workflow
@@ -39,7 +40,7 @@ _MOST_DROPPED = 8
 
 @click.command("rollback", cls=Command)
 @click.argument("run", type=RunName())
-@click.argument("checkpoint")
+@click.argument("checkpoint", type=CheckpointName())
 @verify_option
 @network_option
 @program_options
@@ -74,7 +75,7 @@ def rollback_command(
     if as_json:
         write_document(done.to_document())
     else:
-        write("".join(f"{line}\n" for line in _rollback_lines(done)))
+        write_lines(_rollback_lines(done))
         show_resume_hint(run, choice)
 
 
@@ -168,15 +169,15 @@ def fork_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if as_json:
         write_document(made.to_document())
     else:
-        write("".join(f"{line}\n" for line in _fork_lines(made)))
+        write_lines(_fork_lines(made))
         show_resume_hint(made.workflow_id, choice)
 
 
 def _fork_lines(made: Forked) -> list[str]:
     at = f"{escape(made.source_id)} at checkpoint {escape(made.checkpoint_id)} (sequence {made.sequence})"
     lines = [f"run {escape(made.workflow_id)} is a fork of {at}" + ("" if made.is_new else ": it already existed")]
-    said = f"results: {made.steps} taken over" + (f", {len(made.edited)} of them edited" if made.edited else "")
-    lines.append(f"{said}, {len(made.dropped)} left out")
+    results = f"results: {made.steps} taken over" + (f", {len(made.edited)} of them edited" if made.edited else "")
+    lines.append(f"{results}, {len(made.dropped)} left out")
     lines += [f"edited: {shorten(path, 80)}" for path in made.edited]
     lines += [f"input {escape(place)}: {escape(old)} → {escape(new)}" for place, (old, new) in made.inputs.items()]
     return lines

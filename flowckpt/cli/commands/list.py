@@ -62,8 +62,10 @@ def list_command(
     opened = open_chosen_store(store, runs_nothing=True)
     names = {*statuses} - {_STALE} | ({*map(str, STALE_STATUSES)} if _STALE in statuses else set())
     most = None if _STALE in statuses or is_waiting else limit
-    wanted = RunFilter(statuses=names or None, workflow=workflow, tags=[_parse_tag(each) for each in tags], limit=most)
-    survey = read_survey(opened, wanted)
+    run_filter = RunFilter(
+        statuses=names or None, workflow=workflow, tags=[_parse_tag(each) for each in tags], limit=most
+    )
+    survey = read_survey(opened, run_filter)
     stale = read_stale_notes(opened, survey.runs)
     runs = [
         info for info in survey.runs if _STALE not in statuses or info.status in statuses or info.workflow_id in stale
@@ -72,11 +74,14 @@ def list_command(
     runs = runs[:limit]
     looping, live = read_crash_loops(opened, runs), read_live_notes(opened, runs)
     if as_json:
-        document = [
-            listed_document(info, looping.get(run), stale.get(run), live.get(run))
-            for info, run in ((info, info.workflow_id) for info in runs)
-        ]
-        write_document(document)
+        write_document(
+            [
+                listed_document(
+                    info, looping.get(info.workflow_id), stale.get(info.workflow_id), live.get(info.workflow_id)
+                )
+                for info in runs
+            ]
+        )
     elif runs:
         rows = [
             _make_row(
@@ -88,8 +93,8 @@ def list_command(
             )
             for info in runs
         ]
-        kept = [index for index in range(len(_HEADER)) if index != _NOW or any(row[_NOW] for row in rows)]
-        header, rows = [_HEADER[index] for index in kept], [[row[index] for index in kept] for row in rows]
+        columns = [index for index in range(len(_HEADER)) if index != _NOW or any(row[_NOW] for row in rows)]
+        header, rows = [_HEADER[index] for index in columns], [[row[index] for index in columns] for row in rows]
         show_table(header, rows, wrapped=("WORKFLOW", "NOW", "TAGS"))
     elif not survey.unreadable:
         has_filter = statuses or workflow is not None or tags or is_waiting
@@ -121,8 +126,8 @@ def _describe_activity(info: RunInfo, live: LiveNote | None, *, is_whole: bool) 
 def _describe_live_step(live: LiveNote) -> str:
     """Return the step that started last, and its progress."""
     step, others = live.steps[-1], len(live.steps) - 1 + live.more
-    said = f", {step.said}" if step.said else ""
-    return f"{step.path}, started {ago_text(step.since)}{said}{f', and {others} more' if others else ''}"
+    progress = f", {step.said}" if step.said else ""
+    return f"{step.path}, started {ago_text(step.since)}{progress}{f', and {others} more' if others else ''}"
 
 
 def _make_row(

@@ -161,9 +161,9 @@ def tag_command(
     refuse_known_secrets(tag={key: value or "" for key, value in change.items()})
     checkpoints, run = open_run(store, run, runs_nothing=True)
     data = run_async(tag_run(checkpoints, SystemClock(), run, change, patience_seconds=patience))
-    now = data.metadata.get("tags", {})
+    tags_after = data.metadata.get("tags", {})
     if as_json:
-        write_document({"workflow_id": run, "tags": now})
+        write_document({"workflow_id": run, "tags": tags_after})
         return
-    shown = " ".join(f"{key}={value}" for key, value in now.items()) or "none"
-    write(f"tags of {escape(run)}: {escape(shown)}\n")
+    text = " ".join(f"{key}={value}" for key, value in tags_after.items()) or "none"
+    write(f"tags of {escape(run)}: {escape(text)}\n")

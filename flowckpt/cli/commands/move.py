@@ -16,9 +16,19 @@ from flowckpt.cli.next_steps import command_line, show_resume_hint
 from flowckpt.cli.notices import show_error, warn
 from flowckpt.cli.options import Command, NewRunName, RunName, json_option, store_option
 from flowckpt.cli.render.tables import size_text
-from flowckpt.cli.render.terminal import escape, escape_json, is_terminal, say, write, write_bytes, write_document
+from flowckpt.cli.render.terminal import (
+    escape,
+    escape_json,
+    is_terminal,
+    say,
+    write,
+    write_bytes,
+    write_document,
+    write_lines,
+)
 from flowckpt.cli.runs import (
     MISNAMED,
+    open_choice,
     open_chosen_store,
     open_run,
     read_latest,
@@ -95,10 +105,10 @@ def export_command(run: str, checkpoint: str | None, output: str | None, force: 
             raise click.UsageError(f"{output} cannot be written: {Path(str(output))} is a file") from error
         raise click.UsageError(f"{error.filename} already exists; --force replaces it") from error
     except OSError as error:
-        said = f"{output} cannot be written: {error.strerror or error}"
+        message = f"{output} cannot be written: {error.strerror or error}"
         if error.errno in MISNAMED:
-            raise click.UsageError(said) from error
-        say(f"flowckpt: {escape(said)}")
+            raise click.UsageError(message) from error
+        say(f"flowckpt: {escape(message)}")
         return ExitCode.OUTPUT_FAILED
     if isinstance(checkpoints, FileCheckpointStore) and checkpoints.is_encrypting:
         warn("the store is encrypted, but the export is not: anyone who can read the file can read the whole run")
@@ -211,7 +221,7 @@ def import_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if as_json:
         write_document(done.to_document())
         return
-    write("".join(f"{line}\n" for line in _import_lines(done)))
+    write_lines(_import_lines(done))
     if done.is_new and done.source_id:
         warn(
             "the run is unchanged in the store that it comes from. Resume only one of the two: both would run the same steps"
@@ -222,9 +232,9 @@ def import_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
 
 def _import_lines(done: ImportedRun) -> list[str]:
     name = escape(done.workflow_id)
-    said = f"imported {name}" if done.is_new else f"{name} already exists and is identical: nothing to do"
+    headline = f"imported {name}" if done.is_new else f"{name} already exists and is identical: nothing to do"
     lines = [
-        f"{said} {size_text(done)}",
+        f"{headline} {size_text(done)}",
         f"workflow: {escape(done.workflow_name)}, {escape(done.status)}",
     ]
     if done.workflow_name != MANAGED:
@@ -276,19 +286,19 @@ def copy_command(
     if new_id is not None and len(runs) != 1:
         raise click.UsageError("--id needs exactly one run")
     source, place = open_chosen_store(store, runs_nothing=True), choose_store(to)
-    target = _open_target(to, choose_store(store))
-    wanted = list(dict.fromkeys(runs))
+    target = _open_target(place, choose_store(store))
+    run_ids = list(dict.fromkeys(runs))
     unreadable: Sequence[Finding] = ()
     if is_all:
         survey = read_survey(source)
-        wanted = [info.workflow_id for info in reversed(survey.runs)]
+        run_ids = [info.workflow_id for info in reversed(survey.runs)]
         unreadable = survey.unreadable
     if (fault := _find_fault(target, new_run_id())) is not None:  # that run is in no store: the fault is not one run's
         _show_fault(fault, place)
         return code_of_error(fault)
     documents: list[Json] = []
     first: FlowckptError | None = None
-    for run in wanted:
+    for run in run_ids:
         try:
             run = resolve_run(source, run) if runs else run  # noqa: PLW2901
             done = run_async(copy_run(source, target, run, new_id=new_id))
@@ -322,11 +332,10 @@ def _show_fault(error: FlowckptError, store: StoreChoice) -> None:
     show_error(error)
 
 
-def _open_target(to: str, source: StoreChoice) -> StoreBase:
+def _open_target(choice: StoreChoice, source: StoreChoice) -> StoreBase:
     """Open the store to copy to; refuse a store without keys if the source has one."""
-    choice = choose_store(to)
     try:
-        return open_chosen_store(choice.spec, runs_nothing=True)
+        return open_choice(choice, runs_nothing=True)
     except StoreSpecError as error:
         if choice.key_file is None:
             raise
@@ -334,7 +343,7 @@ def _open_target(to: str, source: StoreChoice) -> StoreBase:
             f"{error.message}; the copy would be unprotected, so nothing was copied",
             spec=error.spec,
             remedy=f"To have it there in plain text: {command_line('export', source, 'RUN')} -o FILE with the key file, "
-            f"and then, without one, flowckpt import --store {shlex.quote(hide_passwords(to))} FILE. The exported file is "
+            f"and then, without one, flowckpt import --store {shlex.quote(hide_passwords(choice.given or choice.spec))} FILE. The exported file is "
             "plain text, too: keep it where others cannot read it, and remove it afterwards.",
         ) from error
 
@@ -342,8 +351,8 @@ def _open_target(to: str, source: StoreChoice) -> StoreBase:
 def _report_copy(done: CopiedRun, *, as_json: bool) -> None:
     name = escape(done.workflow_id)
     if not as_json:
-        said = f"copied {name}" if done.is_new else f"{name} already exists and is identical"
-        write(f"{said} {size_text(done)}\n")
+        message = f"copied {name}" if done.is_new else f"{name} already exists and is identical"
+        write(f"{message} {size_text(done)}\n")
     if done.owner is not None:
         warn(
             f"run {done.source_id} is running in {done.owner}: the copy is as of its last checkpoint. Do not resume both"

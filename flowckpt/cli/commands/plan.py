@@ -13,7 +13,6 @@ from flowckpt.cli.arguments import load_typed_target, make_run_options
 from flowckpt.cli.exit_codes import ExitCode, code_of_error, code_of_plan
 from flowckpt.cli.loaded_run import RecordedRun, load_recorded_run, plan_run
 from flowckpt.cli.next_steps import ResumeLine
-from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
     Command,
     RunName,
@@ -28,7 +27,7 @@ from flowckpt.cli.options import (
 )
 from flowckpt.cli.render.plan import explain_step, plan_text
 from flowckpt.cli.render.tables import draws_colors, show_table
-from flowckpt.cli.render.terminal import escape, say, write, write_document
+from flowckpt.cli.render.terminal import escape, say, write, write_document, write_lines
 from flowckpt.cli.runs import open_choice, read_owner, read_survey, report_left_out
 from flowckpt.cli.settings import StoreChoice, choose_store, is_color_allowed
 from flowckpt.core.records import Status
@@ -95,7 +94,6 @@ def plan_command(
       flowckpt plan nightly 'parse[24]' --json
       flowckpt plan --all --json
     """
-    show_warnings()
     if is_all:
         if run is not None or inputs:
             raise click.UsageError("--all excludes RUN and -i: it plans every unfinished run")
@@ -103,11 +101,11 @@ def plan_command(
     if run is None:
         raise click.UsageError("Give an id, a unique prefix of one, --last, or --all; 'flowckpt list' shows the ids")
     texts = collect_pairs(inputs, "-i")
-    found = load_recorded_run(choose_store(store), run, target=target, inputs=texts, is_here=is_here)
-    options = make_run_options(policy, base_path=found.base_path)
+    recorded = load_recorded_run(choose_store(store), run, target=target, inputs=texts, is_here=is_here)
+    options = make_run_options(policy, base_path=recorded.base_path)
     if step is not None:
-        return show_step(found, options, step, as_json=as_json)
-    return show_plan(found, options, as_json=as_json)
+        return show_step(recorded, options, step, as_json=as_json)
+    return show_plan(recorded, options, as_json=as_json)
 
 
 def show_plan(run: RecordedRun, options: RunOptions, *, as_json: bool) -> ExitCode:
@@ -160,7 +158,7 @@ class RunVerdict:
         }
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """The verdict, in words."""
         if self.why or self.plan is None:
             return f"stops ({int(self.code)}): {self.why}"
@@ -178,15 +176,15 @@ def show_all(choice: StoreChoice, options: RunOptions, target: str | None, *, as
         as_json: whether to write a JSON document.
     """
     name = None if target is None else load_typed_target(target)[0].name
-    wanted = RunFilter(statuses={*Status} - {Status.COMPLETED, Status.CANCELLED}, workflow=name)
-    survey = read_survey(open_choice(choice), wanted)
+    run_filter = RunFilter(statuses={*Status} - {Status.COMPLETED, Status.CANCELLED}, workflow=name)
+    survey = read_survey(open_choice(choice), run_filter)
     runs = [info for info in survey.runs if info.workflow_name != MANAGED and not info.is_held]
     verdicts = [_judge_run(choice, info, options, target) for info in runs]
     if as_json:
         write_document([each.to_document() for each in verdicts])
     elif verdicts:
         rows = [
-            [each.info.workflow_id, each.info.workflow_name, each.info.status.value, escape(each.said)]
+            [each.info.workflow_id, each.info.workflow_name, each.info.status.value, escape(each.text)]
             for each in verdicts
         ]
         show_table(("RUN", "WORKFLOW", "STATUS", "A RESUME"), rows, wrapped=("A RESUME",))
@@ -215,7 +213,7 @@ def show_step(run: RecordedRun, options: RunOptions, step: str, *, as_json: bool
         write_document(explanation.to_document(run.workflow_id))
     else:
         lines = explanation.lines(is_colored=draws_colors())
-        write("".join(f"{line}\n" for line in lines))
+        write_lines(lines)
     return code_of_plan(planned.plan)
 
 

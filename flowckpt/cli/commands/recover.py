@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import click
 
-from flowckpt.cli.exit_codes import ExitCode, code_of_signal
+from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.next_steps import command_line
 from flowckpt.cli.options import (
     Command,
@@ -98,7 +98,7 @@ def recover_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     checkpoints, choice = open_chosen_store(store), choose_store(store)
     if choice.spec.startswith("memory:"):
         raise click.UsageError("a store in the memory of another process cannot be recovered")
-    found: list[Recovered] = []
+    results: list[Recovered] = []
     policy = {
         "--on-stale": on_stale,
         "--on-code-change": on_code_change,
@@ -108,25 +108,25 @@ def recover_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     options += [word for each in executors for word in ("--executor", each)]
     stopped_by = asyncio.run(
         _recover(
-            checkpoints, choice, found, every if watch else None, jobs, workflows, options, shows_output=show_output
+            checkpoints, choice, results, every if watch else None, jobs, workflows, options, shows_output=show_output
         )
     )
-    counts = Counter(each.outcome for each in found if not each.is_reported)
-    reported = sum(each.is_reported for each in found)
+    counts = Counter(each.outcome for each in results if not each.is_reported)
+    reported = sum(each.is_reported for each in results)
     if as_json:
-        runs = [attrs.asdict(each) for each in found]
+        runs = [attrs.asdict(each) for each in results]
         write_document({"runs": runs, "counts": dict(sorted(counts.items()))})
     else:
         _show_sum(counts, reported, choice)
     if stopped_by:
-        return code_of_signal(stopped_by)
-    return ExitCode.WORKFLOW_FAILED if any(each.is_trouble for each in found) else ExitCode.DONE
+        return ExitCode[stopped_by]
+    return ExitCode.WORKFLOW_FAILED if any(each.is_trouble for each in results) else ExitCode.DONE
 
 
 async def _recover(
     store: StoreBase,
     choice: StoreChoice,
-    found: list[Recovered],
+    results: list[Recovered],
     every: float | None,
     jobs: int,
     workflows: tuple[str, ...],
@@ -147,7 +147,7 @@ async def _recover(
 
     def report_end(recovered: Recovered) -> None:
         if recovered.outcome is not Outcome.SKIPPED:
-            found.append(recovered)
+            results.append(recovered)
             if not recovered.is_reported:
                 tell(_describe_outcome(recovered))
         elif recovered.exit_code is not None:  # its start was reported
@@ -192,11 +192,11 @@ def _describe_run(run: Any) -> str:
 
 
 def _describe_outcome(recovered: Recovered) -> str:
-    said = f": {escape(recovered.detail)}" if recovered.detail else ""
+    detail = f": {escape(recovered.detail)}" if recovered.detail else ""
     outcome = {Outcome.STOPPED: "stopped, and due again", Outcome.LEFT: "left as it is"}.get(
         recovered.outcome, recovered.outcome.value
     )
-    return f"{_describe_run(recovered)}: {outcome}{said}"
+    return f"{_describe_run(recovered)}: {outcome}{detail}"
 
 
 def _show_sum(counts: Counter[Outcome], reported: int, choice: StoreChoice) -> None:
@@ -204,8 +204,8 @@ def _show_sum(counts: Counter[Outcome], reported: int, choice: StoreChoice) -> N
         need = f"{reported} {'needs' if reported == 1 else 'need'} a person, as reported before"
         say(f"flowckpt: {need}: {command_line('list', choice, options=['--status', 'stale'])}")
     if counts:
-        said = ", ".join(f"{count} {outcome.value}" for outcome, count in sorted(counts.items()))
-        say(f"flowckpt: {said}")
+        summary = ", ".join(f"{count} {outcome.value}" for outcome, count in sorted(counts.items()))
+        say(f"flowckpt: {summary}")
     elif not reported:
         say(f"flowckpt: no run in {choice.shown} is due")
 

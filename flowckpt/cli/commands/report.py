@@ -52,10 +52,10 @@ def report_command(run: str, output: str | None, opens: bool, plan: bool, store:
     if opens and output == "-":
         raise click.UsageError("--open needs a file: omit -o -")
     opened, run = open_run(store, run, runs_nothing=not plan)
-    found = read_stored_run(opened, run)
+    stored = read_stored_run(opened, run)
     decisions, note = plan_decisions(run, store) if plan else ({}, "")
-    comparison = _read_comparison(opened, run, found)
-    text = render_page(make_run_report(opened, run, found, comparison=comparison, decisions=decisions, plan_note=note))
+    comparison = _read_comparison(opened, run, stored)
+    text = render_page(make_run_report(opened, run, stored, comparison=comparison, decisions=decisions, plan_note=note))
     if output == "-":
         write(text)
         return
@@ -66,17 +66,17 @@ def report_command(run: str, output: str | None, opens: bool, plan: bool, store:
         webbrowser.open(path.resolve().as_uri())
 
 
-def make_run_report(store: StoreBase, run: str, found: StoredRun, **more: Any) -> RunReport:
+def make_run_report(store: StoreBase, run: str, stored: StoredRun, **more: Any) -> RunReport:
     """Return the report of a run from its store.
 
     Args:
         store: the store of the run.
         run: the run.
-        found: the stored run.
+        stored: the stored run.
         **more: the comparison and the plan, as `make_report` takes them.
     """
-    facts: Any = {"waits": found.waits, **attrs.asdict(found.hints, recurse=False)}
-    return make_report(run, found.latest, found.status, read_run_history(store, run, found), **facts, **more)
+    facts: Any = {"waits": stored.waits, **attrs.asdict(stored.hints, recurse=False)}
+    return make_report(run, stored.latest, stored.status, read_run_history(store, run, stored), **facts, **more)
 
 
 def make_file_name(run: str) -> str:
@@ -84,8 +84,8 @@ def make_file_name(run: str) -> str:
     return _NOT_PLAIN.sub("_", run).lstrip(".- ")[:60] or "run"
 
 
-def _read_comparison(store: StoreBase, run: str, found: StoredRun) -> Comparison:
-    comparison, damaged = run_async(read_comparison(store, run, found.latest, found.started_at))
+def _read_comparison(store: StoreBase, run: str, stored: StoredRun) -> Comparison:
+    comparison, damaged = run_async(read_comparison(store, run, stored.latest, stored.started_at))
     for each in damaged:
         say(f"flowckpt: run {escape(each.workflow_id)} is not compared: {escape(each.detail)}")
     return comparison
@@ -162,9 +162,11 @@ def _make_graph(run: str, inputs: tuple[tuple[str, str], ...], store: str | None
         return make_workflow_graph(workflow, convert_inputs(workflow, collect_pairs(inputs, "-i")))
     if inputs:
         raise click.UsageError(f"{run} is a run, whose inputs are recorded: omit -i")
-    found = read_stored_run(opened, run)
-    timeline = make_timeline(read_run_history(opened, run, found), found.status, found.waits, begun=found.hints.begun)
-    decisions, said = plan_decisions(run, store) if is_planned else ({}, "")
-    if said:
-        say(f"flowckpt: {escape(said)}")
-    return make_run_graph(found.latest.workflow_name, timeline.lanes, decisions)
+    stored = read_stored_run(opened, run)
+    timeline = make_timeline(
+        read_run_history(opened, run, stored), stored.status, stored.waits, begun=stored.hints.begun
+    )
+    decisions, summary = plan_decisions(run, store) if is_planned else ({}, "")
+    if summary:
+        say(f"flowckpt: {escape(summary)}")
+    return make_run_graph(stored.latest.workflow_name, timeline.lanes, decisions)

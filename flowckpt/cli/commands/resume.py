@@ -12,7 +12,6 @@ from flowckpt.cli.arguments import make_run_options
 from flowckpt.cli.drive import Form, ResumeFacts, follow_run, form_options
 from flowckpt.cli.loaded_run import RecordedRun, load_recorded_run
 from flowckpt.cli.next_steps import ResumeLine
-from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
     Command,
     RunName,
@@ -98,7 +97,6 @@ def resume_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     """
     if only_plan and form.as_events:
         raise click.UsageError("--plan and --events exclude each other: a plan runs nothing, so there are no events")
-    show_warnings()
     texts = collect_pairs(inputs, "-i")
     places = parse_executors(executors)
     choice = choose_store(store)
@@ -109,14 +107,16 @@ def resume_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         inputs=texts,
         asks_for_secrets=not only_plan,
         is_here=is_here,
-        accepts=None if only_plan else lambda found, shown: accept_import or drive.ask_about_import(found, shown),
+        accepts=None
+        if only_plan
+        else lambda found, shown_inputs: accept_import or drive.ask_about_import(found, shown_inputs),
     )
     run = recorded.workflow_id
     options = make_run_options(policy, by, target=recorded.moved_to, base_path=recorded.base_path, executors=places)
     if only_plan:
         return commands.plan.show_plan(recorded, options, as_json=form.as_json)
-    shown = {name: text for name, text in texts.items() if name not in recorded.workflow.secret_inputs}
-    line = ResumeLine(run, choice, options, target, on_save_error, shown)
+    shown_inputs = {name: text for name, text in texts.items() if name not in recorded.workflow.secret_inputs}
+    line = ResumeLine(run, choice, options, target, on_save_error, shown_inputs)
     resuming = ResumeFacts(recorded.latest.attempt, line, is_noted=kept_by is None and target is None)
     session = _prepare_session(recorded, options, on_save_error, is_recovered=kept_by is not None)
     if kept_by is not None:

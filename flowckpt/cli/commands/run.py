@@ -12,15 +12,14 @@ from flowckpt.cli import progress
 from flowckpt.cli.arguments import (
     ask_for_secrets,
     convert_inputs,
-    load_recorded_target,
     load_typed_target,
     read_inputs_file,
+    refuse_import,
 )
 from flowckpt.cli.drive import Form, ResumeFacts, follow_run, form_options
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.loaded_run import enter_directory
 from flowckpt.cli.next_steps import ResumeLine
-from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
     Command,
     KeyValue,
@@ -39,12 +38,12 @@ from flowckpt.cli.options import (
     setting_option,
     store_option,
 )
-from flowckpt.cli.render.terminal import escape, json_text, write, write_document
+from flowckpt.cli.render.terminal import escape, json_text, write, write_document, write_lines
 from flowckpt.cli.runs import open_choice, run_async
 from flowckpt.cli.settings import StoreChoice, choose_store, create_engine
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import Status
-from flowckpt.core.records.listing import IMPORTED, refuse_task
+from flowckpt.core.records.listing import refuse_task
 from flowckpt.core.system.ids import new_run_id
 from flowckpt.core.system.numbers import pluralize
 from flowckpt.engine import RunOptions
@@ -136,7 +135,6 @@ def run_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
       flowckpt run release.py --check --crashes --answer release=true
     """
     _refuse_useless_options(run, if_exists, check, crashes, same_process, has_answers=bool(answers))
-    show_warnings()
     texts, labels = collect_pairs(inputs, "-i"), collect_pairs(tags, "--tag")
     document = None if inputs_file is None else read_inputs_file(inputs_file)
     if crashes:
@@ -182,9 +180,8 @@ def _prepare_resume(choice: StoreChoice, run: str, on_save_error: str | None, *,
     if latest is None:
         return None
     refuse_task(run, latest)
-    if is_run and IMPORTED in latest.metadata:
-        load_recorded_target(latest.metadata, run)
     if is_run:
+        refuse_import(latest.metadata, run)
         enter_directory(latest, run, is_here=False)
     return ResumeFacts(latest.attempt, ResumeLine(run, choice, RunOptions(), None, on_save_error))
 
@@ -209,8 +206,8 @@ def _refuse_useless_options(
 
 def _refuse_beside_check(context: click.Context, allowed: set[str]) -> None:
     for parameter in context.command.params:
-        given = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-        if given and parameter.name not in allowed:
+        is_given = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+        if is_given and parameter.name not in allowed:
             raise click.UsageError(f"{parameter.opts[0]} has no effect with --check, which stores nothing")
 
 
@@ -220,14 +217,14 @@ def _check_determinism(
     from flowckpt.engine.determinism import report_determinism  # noqa: PLC0415 - only --check needs it
 
     workflow, described, values = _load_target(target, texts, document)
-    shown = progress.choose_progress(as_events=False, output_type=workflow.output_type, restored_attempt=0)
-    shown.start()
+    display = progress.choose_progress(as_events=False, output_type=workflow.output_type, restored_attempt=0)
+    display.start()
     try:
         report = report_determinism(
-            workflow, values, target=described, has_other_process=has_other_process, on_event=shown.show
+            workflow, values, target=described, has_other_process=has_other_process, on_event=display.show
         )
     finally:
-        shown.stop()
+        display.stop()
     write(f"{json_text(_check_document(report), indent=2)}\n" if form.as_json else _check_text(report))
     if report.differences:
         return ExitCode.MISMATCH
@@ -245,7 +242,7 @@ def _explore_crashes(
     if as_json:
         write_document({**attrs.asdict(report), "is_safe": not report.findings})
     else:
-        write("".join(f"{escape(line)}\n" for line in str(report).splitlines()))
+        write_lines(map(escape, str(report).splitlines()))
     return ExitCode.MISMATCH if report.findings else ExitCode.DONE
 
 

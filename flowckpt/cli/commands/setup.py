@@ -17,7 +17,7 @@ from flowckpt.cli.main import group
 from flowckpt.cli.notices import warn
 from flowckpt.cli.options import Command, color_option, json_option
 from flowckpt.cli.render.tables import show_table
-from flowckpt.cli.render.terminal import escape, say, write, write_document
+from flowckpt.cli.render.terminal import escape, say, write_document, write_lines
 from flowckpt.cli.settings import command_settings
 from flowckpt.stores.open import hide_passwords
 
@@ -168,28 +168,28 @@ def config_command(as_json: bool) -> None:
     if as_json:
         document = {
             "file": None if settings.file is None else str(settings.file),
-            "settings": [_make_document(found) for found in settings.found.values()],
+            "settings": [_make_document(setting) for setting in settings.entries.values()],
         }
         write_document(document)
     else:
-        rows = [_make_row(found) for found in settings.found.values()]
+        rows = [_make_row(setting) for setting in settings.entries.values()]
         show_table(_HEADER, rows, wrapped=("VALUE", "FROM"))
 
 
-def _make_document(found: SettingValue) -> dict[str, Any]:
-    value = found.value
+def _make_document(setting: SettingValue) -> dict[str, Any]:
+    value = setting.value
     return {
-        "name": found.setting.name,
-        "value": list(value) if isinstance(value, tuple) else _hide_secrets(found),
-        "source": str(found.source),
-        "place": found.place,
-        "variable": found.setting.variable,
-        "option": found.setting.option,
+        "name": setting.setting.name,
+        "value": list(value) if isinstance(value, tuple) else _hide_secrets(setting),
+        "source": str(setting.source),
+        "place": setting.place,
+        "variable": setting.setting.variable,
+        "option": setting.setting.option,
     }
 
 
-def _make_row(found: SettingValue) -> list[str]:
-    value = _hide_secrets(found)
+def _make_row(setting: SettingValue) -> list[str]:
+    value = _hide_secrets(setting)
     if isinstance(value, bool):
         value = str(value).lower()
     elif isinstance(value, tuple):
@@ -197,20 +197,20 @@ def _make_row(found: SettingValue) -> list[str]:
     elif isinstance(value, dict):
         value = " ".join(f"{name}={spec}" for name, spec in value.items()) or None
     return [
-        found.setting.name,
+        setting.setting.name,
         "-" if value in (None, "") else str(value),
-        found.place or str(found.source),
-        found.setting.variable,
-        found.setting.option or "-",
+        setting.place or str(setting.source),
+        setting.setting.variable,
+        setting.setting.option or "-",
     ]
 
 
-def _hide_secrets(found: SettingValue) -> Any:
-    if found.setting.name in ("store", "mirror") and found.value:
-        return hide_passwords(found.value)
-    if found.setting.part is Part.HOOKS and isinstance(found.value, str):
-        return _PATH_OF_URL.sub(r"\1\2/…", found.value)
-    return found.value
+def _hide_secrets(setting: SettingValue) -> Any:
+    if setting.setting.name in ("store", "mirror") and setting.value:
+        return hide_passwords(setting.value)
+    if setting.setting.part is Part.HOOKS and isinstance(setting.value, str):
+        return _PATH_OF_URL.sub(r"\1\2/…", setting.value)
+    return setting.value
 
 
 _SHELLS = ("bash", "zsh", "fish")
@@ -230,4 +230,4 @@ def completion_command(shell: str) -> None:
     assert cls is not None
     completion = cls(group, {}, "flowckpt", "_FLOWCKPT_COMPLETE")
     script = ShellComplete.source(completion)  # the base class: the one for bash would start bash to get its version
-    write("".join(f"{line.removesuffix(chr(59))}\n" for line in script.strip().splitlines()))
+    write_lines(line.removesuffix(";") for line in script.strip().splitlines())

@@ -30,7 +30,16 @@ from flowckpt.cli.render.tables import (
     status_text,
     step_tree,
 )
-from flowckpt.cli.render.terminal import escape, escape_lines, json_text, say, short_value, write, write_document
+from flowckpt.cli.render.terminal import (
+    escape,
+    escape_lines,
+    json_text,
+    say,
+    short_value,
+    write,
+    write_document,
+    write_lines,
+)
 from flowckpt.cli.runs import open_run
 from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_run import StoredRun, read_stored_run
@@ -138,31 +147,31 @@ def show_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if steps and at is not None:
         raise click.UsageError("--steps and --at exclude each other: --at shows one of the steps")
     opened, run = open_run(store, run, runs_nothing=True)
-    found = read_stored_run(opened, run)
-    attempts = read_run_history(opened, run, found) if history else []
-    results: Sequence[StepResult] = found.latest.step_results
+    stored = read_stored_run(opened, run)
+    attempts = read_run_history(opened, run, stored) if history else []
+    results: Sequence[StepResult] = stored.latest.step_results
     if at is not None:
         at = find_path(run, results, at)
         results = [result for result in results if is_within(result.path, at)]
-    wanted = _select_checkpoints(found.checkpoints, attempt, reasons, verified)
+    selected = _select_checkpoints(stored.checkpoints, attempt, reasons, verified)
     is_filtered = attempt is not None or bool(reasons) or verified is not None
-    place, shown = choose_store(store).places_of(run)
+    place, shown_place = choose_store(store).places_of(run)
     if as_json:
-        document = run_document(run, found, wanted) | {"stored_at": place}
-        document |= _generations_document(found) if generations else {}
+        document = run_document(run, stored, selected) | {"stored_at": place}
+        document |= _generations_document(stored) if generations else {}
         document |= {"steps": [*map(step_document, results)]} if at is not None else {}
         document |= {"history": [*map(attempt_document, attempts)]} if history else {}
         write_document(document)
         return
-    write("".join(f"{line}\n" for line in _lines(run, found, shown)))
+    write_lines(_lines(run, stored, shown_place))
     if steps:
-        _show_steps(results, found.latest.in_flight, is_unfolded=members)
+        _show_steps(results, stored.latest.in_flight, is_unfolded=members)
     elif at is not None:
-        _show_step(at, results, found.latest.error)
+        _show_step(at, results, stored.latest.error)
     if checkpoints or is_filtered:
-        _show_checkpoints(wanted)
+        _show_checkpoints(selected)
     if generations:
-        _show_below(_GENERATIONS, [*map(_generation_row, _list_generations(found))], wrapped=())
+        _show_below(_GENERATIONS, [*map(_generation_row, _list_generations(stored))], wrapped=())
     if history:
         _show_history(attempts)
 
@@ -200,7 +209,7 @@ def _show_step(path: str, results: Sequence[StepResult], ended: StepError | None
     _show_steps(results, (), is_unfolded=False)
     if ended is None or ended.path != path:
         lines = _whole_lines(next(result for result in results if result.path == path))
-        write("".join(f"{line}\n" for line in ["", *lines]))
+        write_lines(["", *lines])
 
 
 def _whole_lines(result: StepResult) -> list[str]:
@@ -211,11 +220,11 @@ def _whole_lines(result: StepResult) -> list[str]:
     return [f"output of {escape(result.path)}:", *text.splitlines()]
 
 
-def _show_checkpoints(wanted: Sequence[CheckpointRef]) -> None:
-    if not wanted:
+def _show_checkpoints(selected: Sequence[CheckpointRef]) -> None:
+    if not selected:
         say("flowckpt: no checkpoint of this run matches")
         return
-    _show_below(_CHECKPOINTS, [*map(_checkpoint_row, wanted[::-1])], wrapped=("CHECKPOINT",))
+    _show_below(_CHECKPOINTS, [*map(_checkpoint_row, selected[::-1])], wrapped=("CHECKPOINT",))
 
 
 def _show_history(attempts: Sequence[Attempt]) -> None:
@@ -331,8 +340,8 @@ def _live_lines(live: LiveNote | None) -> list[str]:
     lines = []
     for step in live.steps:
         figures = f" [{figures_text(step.figures)}]" if step.figures else ""
-        said = f", {escape(step.said)}" if step.said else ""
-        lines.append(f"{lead}: {escape(step.path)} since {moment_text(step.since)}{said}{figures}")
+        progress = f", {escape(step.said)}" if step.said else ""
+        lines.append(f"{lead}: {escape(step.path)} since {moment_text(step.since)}{progress}{figures}")
     if live.more:
         lines.append(f"{lead}: {live.more} more")
     return lines if live.is_running or not lines else [*lines, f"last noted: {moment_text(live.at)}"]
@@ -344,8 +353,8 @@ def _origin_lines(run: StoredRun) -> list[str]:
     for key in ("rolled_back_to", "forked_from"):
         if point := latest.metadata.get(key):
             run_id = f"{point['workflow_id']} at " if "workflow_id" in point else ""
-            said = f"{run_id}checkpoint {point['checkpoint_id']} (sequence {point['sequence']})"
-            lines.append(f"{key.replace('_', ' ')}: {escape(said)}")
+            origin = f"{run_id}checkpoint {point['checkpoint_id']} (sequence {point['sequence']})"
+            lines.append(f"{key.replace('_', ' ')}: {escape(origin)}")
     if started_by := latest.metadata.get(STARTED_BY):
         lines.append(f"started by: {escape(started_by['path'])} of run {escape(started_by['workflow_id'])}")
         if is_not_started(latest.metadata, latest.attempt) and run.owner is None:
@@ -365,8 +374,8 @@ def _count_lines(latest: CheckpointData) -> list[str]:
 
 def _error_lines(error: StepError, results: Sequence[StepResult]) -> list[str]:
     at = f" at step {error.path}" if error.path else ""
-    said = f"error{escape(at)}: {escape(f'{error.type}: {error.message}')}"
-    return [said, *escape_lines(read_failure(error, results).trace).splitlines()]
+    headline = f"error{escape(at)}: {escape(f'{error.type}: {error.message}')}"
+    return [headline, *escape_lines(read_failure(error, results).trace).splitlines()]
 
 
 def _signal_lines(run: StoredRun) -> list[str]:
@@ -378,10 +387,10 @@ def _signal_line(signal: Signal, standing: str = "not taken yet") -> str:
     if (pause := Pause.of(signal)) is not None:
         tries = "once" if pause.count == 1 else f"{pause.count} times"
         return f"recovery tried {tries} without success, last at {moment_text(signal.sent_at)}"
-    said = f"{signal.name} by {signal.by}" if signal.by else signal.name
+    name = f"{signal.name} by {signal.by}" if signal.by else signal.name
     what = {WaitKind.SIGNAL: "signal", WaitKind.CANCEL: "request to"}.get(signal.kind, "answer")
     data = "" if signal.data is None else f": {short_value(signal.data, 60)}"
-    return f"{what} {standing}: {escape(said)} at {moment_text(signal.sent_at)}{data}"
+    return f"{what} {standing}: {escape(name)} at {moment_text(signal.sent_at)}{data}"
 
 
 def _step_row(result: StepResult) -> list[str]:
@@ -493,9 +502,9 @@ def _checkpoint_row(reference: CheckpointRef) -> list[str]:
     ]
 
 
-def _decode_if_possible(held: Any, place: str) -> Any:
+def _decode_if_possible(value: Any, place: str) -> Any:
     """Return a recorded value; a value whose type only the program knows stays in its recorded form."""
     try:
-        return decode_held(held)
+        return decode_held(value)
     except DecodingError:
-        return plain_tree(held, place)
+        return plain_tree(value, place)

@@ -10,13 +10,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import attrs
 import click
 
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.next_steps import command_line
 from flowckpt.cli.notices import warn
-from flowckpt.cli.options import AgeText, Command, RunName, color_option, json_option, mirror_option, store_option
-from flowckpt.cli.render.documents import finding_document
+from flowckpt.cli.options import AGE, Command, RunName, color_option, json_option, mirror_option, store_option
 from flowckpt.cli.render.statistics import (
     checkpoints_document,
     figures_document,
@@ -25,7 +25,7 @@ from flowckpt.cli.render.statistics import (
     summary_document,
 )
 from flowckpt.cli.render.tables import ago_text, bytes_text, show_table
-from flowckpt.cli.render.terminal import escape, say, write, write_document
+from flowckpt.cli.render.terminal import escape, say, write, write_document, write_lines
 from flowckpt.cli.runs import open_chosen_store, open_run, read_latest, report_unreadable, resolve_run, run_async
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.records import Status
@@ -78,9 +78,9 @@ def check_command(run: str | None, as_json: bool, store: str | None) -> int:
     if choice.mirror:
         say(f"flowckpt: compared with the mirror {hide_passwords(choice.mirror)}")
     if as_json:
-        write_document([finding_document(finding) for finding in findings])
+        write_document([attrs.asdict(finding) for finding in findings])
     else:
-        write("".join(f"{_describe_finding(finding)}\n" for finding in findings))
+        write_lines(map(_describe_finding, findings))
     counts = Counter(finding.severity for finding in findings)
     corrupt, locked, failed = counts["corrupt"], counts["locked"], counts["failed"]
     of_all = f"of {pluralize(len(findings), 'finding')}"
@@ -125,8 +125,8 @@ def repair_command(run: str, as_json: bool, store: str | None) -> None:
     done = run_async(checkpoints.repair(run))
     if as_json:
         lost = [{"place": each.place, "bytes": each.size, "detail": each.detail} for each in done.lost]
-        kept = {"checkpoints": done.checkpoints, "steps": done.steps, "newest": done.newest}
-        write_document({"workflow_id": run, "aside": done.aside or None, "lost": lost, **kept})
+        remaining = {"checkpoints": done.checkpoints, "steps": done.steps, "newest": done.newest}
+        write_document({"workflow_id": run, "aside": done.aside or None, "lost": lost, **remaining})
         return
     left = (
         f"{pluralize(done.checkpoints, 'checkpoint')}, {pluralize(done.steps, 'result')}, the newest is {done.newest!r}"
@@ -134,7 +134,7 @@ def repair_command(run: str, as_json: bool, store: str | None) -> None:
     if not done.is_changed:
         write(escape(f"{run} is intact ({left}): nothing was changed") + "\n")
         return
-    write("".join(escape(f"lost: {each}") + "\n" for each in done.lost))
+    write_lines(escape(f"lost: {each}") for each in done.lost)
     write(escape(f"set aside: the original, in {done.aside}") + "\n")
     write(escape(f"repaired: {run} ({left})") + "\n")
     say(f"See what a resume would run: {command_line('plan', choice, run)}")
@@ -171,7 +171,7 @@ def stats_command(run: str | None, limit: int, as_json: bool, store: str | None)
     if as_json:
         write_document(figures_document(figures))
         return report_unreadable(figures.unreadable)
-    write("".join(f"{escape(line)}\n" for line in figures_lines(figures, run)))
+    write_lines(map(escape, figures_lines(figures, run)))
     for header, rows, wrapped in figures_tables(figures, limit):
         write("\n")
         show_table(header, rows, wrapped=wrapped)
@@ -236,7 +236,7 @@ _STATUSES = [str(status) for status in Status if status is not Status.RUNNING]
     help="Keep the N newest runs of each workflow; with RUN, its N newest checkpoints (of a task, committed steps).",
 )
 @click.option(
-    "--older-than", type=AgeText(), metavar="AGE", help="Only what is older than AGE, such as 90s, 45m, 12h, 30d or 2w."
+    "--older-than", type=AGE, metavar="AGE", help="Only what is older than AGE, such as 90s, 45m, 12h, 30d or 2w."
 )
 @click.option(
     "--max-bytes",
@@ -309,6 +309,8 @@ def prune_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         write_document(summary_document(report, is_dry_run=dry_run))
     else:
         _show_summary(report, verb, is_dry_run=dry_run)
+        if keep is None and older_than is None:
+            say("To remove runs, give --keep N or --older-than AGE.")
     if not report.matched and has_filter:
         of = "" if workflow is None else f" of the workflow {escape(workflow)}"
         stands = f" that is {' or '.join(statuses or map(str, FINISHED))}"
@@ -317,10 +319,10 @@ def prune_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
 
 
 def _describe_run(pruned: PrunedRun) -> str:
-    said = [pruned.status.value, f"updated {ago_text(pruned.updated_at)}"]
+    details = [pruned.status.value, f"updated {ago_text(pruned.updated_at)}"]
     if pruned.size is not None:
-        said.append(bytes_text(pruned.size))
-    return f"{escape(pruned.workflow_id)} ({', '.join(said)})"
+        details.append(bytes_text(pruned.size))
+    return f"{escape(pruned.workflow_id)} ({', '.join(details)})"
 
 
 def _show_summary(report: PruneReport, verb: str, *, is_dry_run: bool) -> None:
@@ -375,8 +377,8 @@ def clear_command(run: str, yes: bool, store: str | None) -> None:
         what = "its record cannot be read"
         warn(error.message)
     if not yes and sys.stdin is not None and sys.stdin.isatty():
-        asked = f"Remove run {escape(run)} ({what}) with all its checkpoints?"
-        if not click.confirm(asked, default=False, err=True):
+        question = f"Remove run {escape(run)} ({what}) with all its checkpoints?"
+        if not click.confirm(question, default=False, err=True):
             say("flowckpt: nothing was removed")
             return
     run_async(checkpoints.clear(run))
@@ -413,16 +415,16 @@ def key_command(action: str, file: str, use: str | None, as_json: bool) -> None:
         ring = read_key_file(file)
     else:
         before = read_key_file(file).keys if action == "rotate" else ()
-        wanted = use or (before[0].use if before else ENCRYPT)
-        if wanted == ENCRYPT:
+        key_use = use or (before[0].use if before else ENCRYPT)
+        if key_use == ENCRYPT:
             check_installed()
-        ring = KeyRing([new_key(wanted), *before])
+        ring = KeyRing([new_key(key_use), *before])
         write_key_file(file, ring.keys, is_new=action == "new")
     if as_json:
-        said = [{"id": key.id, "use": key.use, "created_at": key.created_at} for key in ring.keys]
-        write_document(said)
+        documents = [{"id": key.id, "use": key.use, "created_at": key.created_at} for key in ring.keys]
+        write_document(documents)
     else:
-        write("".join(escape(f"{key.id}  {key.use:<12}  {key.created_at}") + "\n" for key in ring.keys))
+        write_lines(escape(f"{key.id}  {key.use:<12}  {key.created_at}") for key in ring.keys)
     if action == "new":
         say(
             escape(
@@ -460,32 +462,32 @@ def trust_command(run: str, yes: bool, store: str | None) -> None:
         for line in _describe_trust(checkpoints.runs.trust_report(run), "would be"):
             say(line)
         what = f"{latest.status.value}, {pluralize(len(latest.step_results), 'step')}, last saved at {latest.saved_at}"
-        asked = f"Trust run {escape(run)} ({escape(what)}) as it is?"
-        if not click.confirm(asked, default=False, err=True):
+        question = f"Trust run {escape(run)} ({escape(what)}) as it is?"
+        if not click.confirm(question, default=False, err=True):
             say("flowckpt: nothing was changed")
             return
-    found = run_async(checkpoints.trust(run))
-    counts = f"{found.checkpoints} checkpoints, {found.results} results"
-    if found.is_proved:
+    trusted = run_async(checkpoints.trust(run))
+    counts = f"{trusted.checkpoints} checkpoints, {trusted.results} results"
+    if trusted.is_proved:
         write(f"{escape(run)} is already authenticated by the key ({counts}): nothing was changed\n")
     else:
         write(f"trusted {escape(run)} as it is now ({counts})\n")
-    write("".join(f"{line}\n" for line in _describe_trust(found, "was")))
-    if found.message:
-        warn(f"its messages are still refused: {found.message}. Remove the file, and send the message again")
+    write_lines(_describe_trust(trusted, "was"))
+    if trusted.message:
+        warn(f"its messages are still refused: {trusted.message}. Remove the file, and send the message again")
     if others := [each for each in checkpoints.runs.plain_runs() if each != run]:
         say(f"Still refused, because they were written without a key: {escape(join_names(others, _MOST_RUNS))}")
         say(f"Inspect each run; if it is correct: {command_line('store trust', choice, others[0])}")
 
 
-def _describe_trust(found: TrustReport, verb: str) -> list[str]:
+def _describe_trust(trusted: TrustReport, verb: str) -> list[str]:
     lines = []
-    if found.plain and not found.is_proved:
-        lines.append(f"  {verb} trusted, written without a key: {', '.join(found.plain)}")
-    if not found.is_proved:
-        lines.append(f"  lost: {found.lost or 'nothing known from the record'}")
-    elif found.plain:
-        lines.append(f"  verified by a later sealed segment: {', '.join(found.plain)}")
-    if found.sealed:
-        lines.append(f"  verified, sealed with the key: {', '.join(found.sealed)}")
+    if trusted.plain and not trusted.is_proved:
+        lines.append(f"  {verb} trusted, written without a key: {', '.join(trusted.plain)}")
+    if not trusted.is_proved:
+        lines.append(f"  lost: {trusted.lost or 'nothing known from the record'}")
+    elif trusted.plain:
+        lines.append(f"  verified by a later sealed segment: {', '.join(trusted.plain)}")
+    if trusted.sealed:
+        lines.append(f"  verified, sealed with the key: {', '.join(trusted.sealed)}")
     return [escape(line) for line in lines]

@@ -29,7 +29,7 @@ from flowckpt.cli.options import (
 )
 from flowckpt.cli.render.documents import verdict_text
 from flowckpt.cli.render.tables import FoldedMembers, draws_colors, fold_members
-from flowckpt.cli.render.terminal import escape, write, write_document
+from flowckpt.cli.render.terminal import escape, write_document, write_lines
 from flowckpt.cli.runs import open_run, run_async
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import CheckpointData, StepResult
@@ -103,36 +103,36 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         steps = run_async(read_log(checkpoints, run, data))
         claimed = {step.path for step in steps.live_chain(steps.head)}
         data = attrs.evolve(data, step_results=[each for each in data.step_results if each.path in claimed])
-    found = check_evidence(data, options, program, jobs=jobs or SETTINGS["jobs"].default)
-    stale = sum(not each.holds for each in found)
+    checked = check_evidence(data, options, program, jobs=jobs or SETTINGS["jobs"].default)
+    stale = sum(not each.holds for each in checked)
     clock = SystemClock()
-    answers = [answer for each in found for answer in each.report.answers]
+    answers = [answer for each in checked for answer in each.report.answers]
     noted = Verifications.of(answers, clock.now(), data.sequence, is_verified=not stale)
     run_async(note_verification(checkpoints, clock, run, data.metadata, noted))
     if as_json:
-        write_document(_make_document(run, data, found, stale))
+        write_document(_make_document(run, data, checked, stale))
     else:
-        lines = _lines(run, data, found, is_colored=draws_colors())
-        write("".join(f"{line}\n" for line in lines))
+        lines = _lines(run, data, checked, is_colored=draws_colors())
+        write_lines(lines)
     return ExitCode.STALE if stale else ExitCode.DONE
 
 
-def _count_answers(found: Sequence[CheckedEvidence]) -> dict[str, int]:
+def _count_answers(checked: Sequence[CheckedEvidence]) -> dict[str, int]:
     counts = Counter({"total": 0, "verified": 0, "failed": 0, "cannot_tell": 0, "not_rechecked": 0})
-    for each in found:
+    for each in checked:
         counts.update(each.report.counts)
     return dict(counts)
 
 
-def _make_document(run: str, data: CheckpointData, found: Sequence[CheckedEvidence], stale: int) -> dict[str, Any]:
+def _make_document(run: str, data: CheckpointData, checked: Sequence[CheckedEvidence], stale: int) -> dict[str, Any]:
     return {
         "workflow_id": run,
         "workflow_name": data.workflow_name,
         "checkpoint_id": data.checkpoint_id,
         "sequence": data.sequence,
-        "steps": [each.to_document() for each in found if each.path],
-        "checkpoint": [each.to_document() for each in found if not each.path],
-        "counts": _count_answers(found),
+        "steps": [each.to_document() for each in checked if each.path],
+        "checkpoint": [each.to_document() for each in checked if not each.path],
+        "counts": _count_answers(checked),
         "stale": stale,
     }
 
@@ -140,9 +140,9 @@ def _make_document(run: str, data: CheckpointData, found: Sequence[CheckedEviden
 _HOLDS, _STALE = "their evidence holds", "their evidence does not hold, or cannot be checked; --json has them all"
 
 
-def _lines(run: str, data: CheckpointData, found: Sequence[CheckedEvidence], *, is_colored: bool) -> list[str]:
+def _lines(run: str, data: CheckpointData, checked: Sequence[CheckedEvidence], *, is_colored: bool) -> list[str]:
     lines = [f"evidence of run {escape(run)} ({escape(data.workflow_name)}), checkpoint {escape(data.checkpoint_id)}"]
-    for each in fold_members(found, lambda it: it.path, lambda it: _HOLDS if it.holds else _STALE, _HOLDS):
+    for each in fold_members(checked, lambda it: it.path, lambda it: _HOLDS if it.holds else _STALE, _HOLDS):
         if isinstance(each, FoldedMembers):
             more = "more steps" if each.is_rest else "steps"
             lines.append(f"{escape(each.path)}/[…]: {each.count} {more}: {each.kind}")
@@ -156,12 +156,12 @@ def _lines(run: str, data: CheckpointData, found: Sequence[CheckedEvidence], *, 
         if each.holds is not all(verdict.verified for verdict in counted):  # the policy of the pack decided
             word = "is true" if each.holds else "is not true"
             lines.append(f"  as a whole it {word}: {escape(each.report.reason)}")
-    counts = _count_answers(found)
+    counts = _count_answers(checked)
     if not counts["total"]:
         lines.append("nothing to check: no recorded result has evidence")
         return lines
-    said = [f"{counts[key]} {word}" for key, word in _SUMMED.items() if counts[key] or key == "verified"]
-    lines.append(f"claims: {', '.join(said)}")
+    parts = [f"{counts[key]} {word}" for key, word in _SUMMED.items() if counts[key] or key == "verified"]
+    lines.append(f"claims: {', '.join(parts)}")
     return lines
 
 
@@ -207,23 +207,23 @@ def check_evidence(data: CheckpointData, options: RunOptions, program: Program, 
     Raises:
         DecodingError: a record of claims is malformed.
     """
-    asked = [*_step_packs(data.step_results), *_asked_of_checkpoint(data)]
-    if not asked:
+    packs = [*_step_packs(data.step_results), *(("", pack, StepFacts()) for pack in read_packs(data))]
+    if not packs:
         return []
     with ExitStack() as pools:
         verifier = ClaimChecker.of(data, None, options).verifier
         if jobs > 1:
             verifier = verifier.changed(executor=pools.enter_context(ThreadPoolExecutor(jobs, "flowckpt-verify")))
-        reports = asyncio.run(_verify_packs(verifier, [each[1:] for each in asked], jobs))
+        reports = asyncio.run(_verify_packs(verifier, [each[1:] for each in packs], jobs))
         again = [index for index, report in enumerate(reports) if _is_unanswered(report)]
         if again and (workflow := program()) is not None:
             why_not_all = _why_not_all_claims(workflow, data)
-            answers = asyncio.run(_verify_packs(verifier, [asked[index][1:] for index in again], jobs))
+            answers = asyncio.run(_verify_packs(verifier, [packs[index][1:] for index in again], jobs))
             for index, report in zip(again, answers, strict=True):
                 reports[index] = report
             if why_not_all and any(map(_is_unanswered, answers)):
                 warn(f"not every claim of the run's program is known: {why_not_all}")
-    return [CheckedEvidence(path, report) for (path, _, _), report in zip(asked, reports, strict=True)]
+    return [CheckedEvidence(path, report) for (path, _, _), report in zip(packs, reports, strict=True)]
 
 
 def _step_packs(results: Sequence[StepResult]) -> Iterator[tuple[str, EvidencePack, StepFacts]]:
@@ -233,16 +233,12 @@ def _step_packs(results: Sequence[StepResult]) -> Iterator[tuple[str, EvidencePa
             yield result.path, read_pack(result), StepFacts(exit_code=code if type(code) is int else None)
 
 
-def _asked_of_checkpoint(data: CheckpointData) -> Iterator[tuple[str, EvidencePack, StepFacts]]:
-    return (("", pack, StepFacts()) for pack in read_packs(data))
-
-
 async def _verify_packs(
-    verifier: EvidenceVerifier, asked: Sequence[tuple[EvidencePack, StepFacts]], jobs: int
+    verifier: EvidenceVerifier, packs: Sequence[tuple[EvidencePack, StepFacts]], jobs: int
 ) -> list[VerificationReport]:
     # In pieces, or a few large files would all be read by one worker.
-    size = max(1, -(-len(asked) // (jobs * _CHUNKS_A_JOB))) if jobs > 1 else len(asked)
-    pieces = [asked[begin : begin + size] for begin in range(0, len(asked), size)]
+    size = max(1, -(-len(packs) // (jobs * _CHUNKS_A_JOB))) if jobs > 1 else len(packs)
+    pieces = [packs[begin : begin + size] for begin in range(0, len(packs), size)]
     answers = await asyncio.gather(*(verifier.verify_packs(piece, moment=Moment.RESUME) for piece in pieces))
     return [report for piece in answers for report in piece]
 

@@ -22,12 +22,12 @@ from flowckpt.cli.config.settings import (
     TABLES,
     Choice,
     Databases,
+    FilePath,
     Mirror,
     Setting,
     find_nearest_store,
     make_spec_absolute,
 )
-from flowckpt.cli.config.settings import PathKind as FilePath
 from flowckpt.cli.groups import find_near_words
 from flowckpt.core.system import external
 from flowckpt.core.system.attrs_base import FieldEquality
@@ -67,9 +67,9 @@ def find_table(directory: Path) -> tuple[Mapping[str, Any], Path | None]:
     return {}, None
 
 
-def _setting_error(file: Path | str | None, said: str, key: str = "", remedy: str = "") -> SettingError:
+def _setting_error(file: Path | str | None, problem: str, key: str = "", remedy: str = "") -> SettingError:
     """Return the error of a file of settings, or of a variable; its message is the name followed by `said`."""
-    return SettingError(f"{file}{said}", setting=key, source=str(file), remedy=remedy)
+    return SettingError(f"{file}{problem}", setting=key, source=str(file), remedy=remedy)
 
 
 def _parse_file(text: bytes, file: Path) -> dict[str, Any]:
@@ -133,16 +133,16 @@ class Settings(FieldEquality):
     """All settings, each with its value.
 
     Attributes:
-        found: the values, by the name of the setting.
+        entries: the values, by the name of the setting.
         file: the `pyproject.toml` with a table for flowckpt, or None.
     """
 
-    found: Mapping[str, SettingValue]
+    entries: Mapping[str, SettingValue]
     file: Path | None = None
 
     def __getitem__(self, name: str) -> Any:
         """Return the value of a setting."""
-        return self.found[name].value
+        return self.entries[name].value
 
 
 def read_settings(environ: Mapping[str, str] | None = None, directory: Path | None = None) -> Settings:
@@ -175,16 +175,16 @@ def read_settings(environ: Mapping[str, str] | None = None, directory: Path | No
 
 def _flatten_table(table: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
     """Return a table with the keys of its inner tables as `table.key`."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in table.items():
         if key not in TABLES:
-            found[key] = value
+            flat[key] = value
         elif isinstance(value, dict):
-            found |= {f"{key}.{inner}": each for inner, each in value.items()}
+            flat |= {f"{key}.{inner}": each for inner, each in value.items()}
         else:
             remedy = f"Write its keys under [{TABLE}.{key}]."
             raise _setting_error(file, f": {TABLE}.{key} must be a table, got {value!r:.80}", key, remedy)
-    return found
+    return flat
 
 
 def find_unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -198,8 +198,8 @@ def find_unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str
     if "FLOWCKPT_HOOK" in environ:  # in a hook, such variables describe its event
         return {}
     ours = (name for name in environ if name.startswith(_PREFIX) and not name.startswith(_SECRETS))
-    found = sorted(name for name in ours if name not in known)
-    return {name: _suggest_name(name, known, "") for name in found}
+    unknown = sorted(name for name in ours if name not in known)
+    return {name: _suggest_name(name, known, "") for name in unknown}
 
 
 def _find_value(
@@ -333,10 +333,10 @@ def _check(path: Path, *parts: Path, directory: Path | None = None, is_on_the_wa
 
 def _read_safe_stores() -> list[Path]:
     """Return the paths that the user trusts, each with everything below it."""
-    found = [
+    paths = [
         _parse_safe_path(each, _SAFE_VARIABLE) for each in os.environ.get(_SAFE_VARIABLE, "").split(os.pathsep) if each
     ]
-    return [*found, *_read_user_file(user_file())]
+    return [*paths, *_read_user_file(user_file())]
 
 
 def _read_user_file(file: Path) -> list[Path]:
@@ -358,10 +358,10 @@ def _read_user_file(file: Path) -> list[Path]:
     return [_parse_safe_path(each, str(file)) for each in listed]
 
 
-def _parse_safe_path(given: object, source: str) -> Path:
-    path = Path(given).expanduser() if isinstance(given, str) and given else None
+def _parse_safe_path(value: object, source: str) -> Path:
+    path = Path(value).expanduser() if isinstance(value, str) and value else None
     if path is None or not path.is_absolute():
-        raise _setting_error(source, f": each path of {SAFE_STORES} must be absolute, got {given!r:.80}", SAFE_STORES)
+        raise _setting_error(source, f": each path of {SAFE_STORES} must be absolute, got {value!r:.80}", SAFE_STORES)
     return path.resolve()
 
 

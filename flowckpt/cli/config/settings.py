@@ -14,7 +14,7 @@ from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.numbers import age_of, is_finite_number
 from flowckpt.errors import SettingError
 
-_SWITCH = {
+SWITCH_WORDS = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
     **dict.fromkeys(("0", "false", "no", "off"), False),
 }
@@ -87,7 +87,7 @@ class Mirror(Text):
         return isinstance(value, str) and value.partition(":")[0] != "memory"
 
 
-class PathKind(Text):
+class FilePath(Text):
     """The path of a file, relative to the working directory or to the `pyproject.toml`."""
 
     expected = "a path"
@@ -180,7 +180,7 @@ class Switch(Kind):
 
     def read(self, text: str) -> bool | None:
         """Read the usual words for yes and no."""
-        return _SWITCH.get(text.lower())
+        return SWITCH_WORDS.get(text.lower())
 
     def accepts(self, value: Any) -> bool:
         """Accept a boolean."""
@@ -355,7 +355,7 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "key_file",
             Part.STORE,
-            PathKind(),
+            FilePath(),
             "The file with the keys of the store.",
             default_text="none",
         ),

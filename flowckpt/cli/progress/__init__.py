@@ -14,16 +14,15 @@ from flowckpt.cli.progress.lines import JsonLines, PlainLines
 from flowckpt.cli.progress.state import DelayedProgress, Progress
 from flowckpt.cli.render.terminal import is_error_terminal
 from flowckpt.cli.settings import command_settings, is_color_allowed
-from flowckpt.events import Event
 
-__all__ = ["HeldBack", "JsonLines", "Progress", "choose_progress"]
+__all__ = ["DelayedProgress", "JsonLines", "Progress", "choose_progress"]
 
 
 def _find_option() -> str | None:
     """Return the value of `--progress`, if given."""
     context = click.get_current_context(silent=True)
-    found: str | None = None if context is None else context.find_root().meta.get(PROGRESS)
-    return found
+    value: str | None = None if context is None else context.find_root().meta.get(PROGRESS)
+    return value
 
 
 def _is_notebook() -> bool:
@@ -31,19 +30,6 @@ def _is_notebook() -> bool:
     ipython: Any = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None
-
-
-class NoProgress:
-    """Shows nothing."""
-
-    def start(self) -> None:
-        """Do nothing."""
-
-    def show(self, event: Event) -> None:
-        """Do nothing."""
-
-    def stop(self) -> None:
-        """Do nothing."""
 
 
 def choose_progress(*, as_events: bool, output_type: Any, restored_attempt: int) -> Progress:
@@ -56,15 +42,14 @@ def choose_progress(*, as_events: bool, output_type: Any, restored_attempt: int)
     """
     if as_events:
         return JsonLines(output_type)
-    shown: Progress
     in_cell = _is_notebook()
     can_draw = in_cell or (is_error_terminal() and os.environ.get("TERM") != "dumb")
     form = _find_option() or command_settings()["progress"] or ("rich" if can_draw else "plain")
     if form == "none":
-        return NoProgress()
+        return Progress()
     if form == "plain":
-        shown = PlainLines()
+        display: Progress = PlainLines()
     else:
         live = importlib.import_module("flowckpt.cli.progress.live")
-        shown = live.LiveProgress(restored_attempt, no_color=not is_color_allowed(), in_cell=in_cell)
-    return DelayedProgress(shown) if restored_attempt else shown
+        display = live.LiveProgress(restored_attempt, no_color=not is_color_allowed(), in_cell=in_cell)
+    return DelayedProgress(display) if restored_attempt else display

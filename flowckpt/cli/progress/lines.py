@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from flowckpt.cli.progress.state import Counts, FanOutProgress, FanOuts, progress_text
+from flowckpt.cli.progress.state import Counts, FanOutProgress, FanOuts, Progress, progress_text
 from flowckpt.cli.render.tables import duration_text, figures_text
 from flowckpt.cli.render.terminal import OutputFailedError, escape, json_text, say, short_value, write_if_read
 from flowckpt.core import codec
@@ -78,7 +78,7 @@ def _plain_value(value: Any) -> Any:
 # Progress for programs: every event as a line of JSON on standard output.
 
 
-class JsonLines:
+class JsonLines(Progress):
     """Writes events as JSON lines.
 
     Args:
@@ -89,18 +89,12 @@ class JsonLines:
         self._output_type = output_type
         self.failure = ""  # why the last lost event could not be written
 
-    def start(self) -> None:
-        """Do nothing."""
-
     def show(self, event: Event) -> None:
         """Write the event."""
         try:
             write_if_read(f"{json_text(event_document(event, self._output_type))}\n")
         except OutputFailedError as error:  # the run is unaffected
             self.failure = str(error)
-
-    def stop(self) -> None:
-        """Do nothing."""
 
 
 _FAILED = {"resume": "no longer holds", "in_doubt": "does not prove that it was done"}
@@ -166,7 +160,7 @@ _SECONDS_BETWEEN = 10.0
 """The pause between two lines about the progress of a step; `--events` has each report."""
 
 
-class PlainLines:
+class PlainLines(Progress):
     """Writes a line for each ended step; for a map or a large group, a line for each tenth of its members and failure."""
 
     def __init__(self) -> None:
@@ -175,9 +169,6 @@ class PlainLines:
         self._claims: dict[str, int] = {}
         self._shown_parts: dict[str, int] = {}
         self._progress_shown_at: dict[str, float] = {}
-
-    def start(self) -> None:
-        """Do nothing."""
 
     def show(self, event: Event) -> None:
         """Write the event's line, with findings below it."""

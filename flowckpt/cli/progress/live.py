@@ -24,7 +24,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from flowckpt.cli.progress.screen import Screen
-from flowckpt.cli.progress.state import Counts, FanOutProgress, FanOuts, progress_text
+from flowckpt.cli.progress.state import Counts, FanOutProgress, FanOuts, Progress, progress_text
 from flowckpt.cli.render.tables import duration_text, figures_text
 from flowckpt.cli.render.terminal import escape, shorten
 from flowckpt.events import Event
@@ -136,7 +136,7 @@ class Running:
     amount: tuple[float, float | None, str] | None = None
 
 
-class LiveProgress:
+class LiveProgress(Progress):
     """Draws the progress of a run on standard error.
 
     Args:
@@ -264,8 +264,8 @@ class LiveProgress:
         self._verified.add(event.path)
 
     def _on_not_verified(self, event: Any) -> None:
-        found = "; ".join(event.details) or event.reason
-        self._warn(f"{event.path}: evidence does not hold: {found}")
+        reasons = "; ".join(event.details) or event.reason
+        self._warn(f"{event.path}: evidence does not hold: {reasons}")
 
     def _on_state_dropped(self, event: Any) -> None:
         self._warn(f"{event.path}: its saved state is dropped: {event.reason}")
@@ -371,8 +371,8 @@ class LiveProgress:
                 return Group(*[self._text("reading the record, and checking its evidence", "dim")] * waits)
             turns = _SPINNER if self._is_utf8 else _ASCII_SPINNER
             turn = turns[int(now * _REFRESHES_PER_SECOND) % len(turns)]
-            shown = list(self._running.items())[:_MOST_RUNNING]
-            drawn = [self._running_line(turn, path, step, now) for path, step in shown]
+            running = list(self._running.items())[:_MOST_RUNNING]
+            drawn = [self._running_line(turn, path, step, now) for path, step in running]
             if len(self._running) > _MOST_RUNNING:
                 drawn.append(self._text(f"  and {len(self._running) - _MOST_RUNNING} more running", "dim"))
             if self._undoing:
@@ -453,7 +453,7 @@ def _forget_in_children(progress: LiveProgress) -> None:
     known = weakref.ref(progress)
 
     def forget() -> None:
-        if (found := known()) is not None and found._screen is not None:
-            found.forget()
+        if (display := known()) is not None and display._screen is not None:
+            display.forget()
 
     os.register_at_fork(after_in_child=forget)

@@ -1,8 +1,8 @@
-"""The interface of progress displays, and the counts that they share."""
+"""The base of progress displays, and the counts that they share."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 
@@ -10,20 +10,17 @@ from flowckpt.core.system.attrs_base import FieldEquality, lazy_define
 from flowckpt.events import Event
 
 
-class Progress(Protocol):
-    """Shows the events of a run. It never raises: no run fails because its progress cannot be shown."""
+class Progress:
+    """Shows the events of a run; this base shows nothing. It never raises: no run fails because of its progress."""
 
     def start(self) -> None:
         """Start to show."""
-        ...
 
     def show(self, event: Event) -> None:
         """Show an event; called between two steps, so it must be quick."""
-        ...
 
     def stop(self) -> None:
         """Show the rest, and release the terminal."""
-        ...
 
 
 # The progress of a step as text.
@@ -81,9 +78,9 @@ class Counts:
 
     def take_restored(self) -> tuple[int, int]:
         """Return how many steps were restored since the last call, and how many of these have evidence that holds."""
-        found = self._restored_since, self._verified_since
+        counts = self._restored_since, self._verified_since
         self._restored_since = self._verified_since = 0
-        return found
+        return counts
 
     def __str__(self) -> str:
         text = f"{self.executed} executed, {self.restored + self.adopted} restored, {self.failed} failed"
@@ -144,16 +141,16 @@ class FanOuts:
 
     def get(self, path: str) -> FanOutProgress | None:
         """Return the progress of a running map or group; None if there is none at the path."""
-        found = self._fan_outs.get(path)
-        return found if found is not None and found.has_started else None
+        fan_out = self._fan_outs.get(path)
+        return fan_out if fan_out is not None and fan_out.has_started else None
 
     def find_folded(self, path: str) -> FanOutProgress | None:
         """Return the map or group whose line includes a step: the outermost folded one around it, if any."""
         end = path.find("/[")
         while end >= 0:
-            found = self.get(path[:end])
-            if found is not None and found.is_folded:
-                return found
+            fan_out = self.get(path[:end])
+            if fan_out is not None and fan_out.is_folded:
+                return fan_out
             end = path.find("/[", end + 1)
         return None
 
@@ -177,16 +174,16 @@ class FanOuts:
         if event.step_type in COMPOSITES:
             self._composites.add(event.path)
         if event.step_type in _FAN_OUTS:
-            found = self._fan_outs.setdefault(event.path, FanOutProgress(event.path))
-            found.total, found.has_started, found.done_before = event.members, True, found.done
-            found.is_map = event.step_type == "map"
+            fan_out = self._fan_outs.setdefault(event.path, FanOutProgress(event.path))
+            fan_out.total, fan_out.has_started, fan_out.done_before = event.members, True, fan_out.done
+            fan_out.is_map = event.step_type == "map"
 
     def _count_end(self, path: str, *, has_failed: bool) -> None:
         outer, _, place = path.rpartition("/")
         if place.startswith("["):
-            found = self._fan_outs.setdefault(outer, FanOutProgress(outer))
-            found.done += 1
-            found.failed += has_failed
+            fan_out = self._fan_outs.setdefault(outer, FanOutProgress(outer))
+            fan_out.done += 1
+            fan_out.failed += has_failed
 
 
 # Progress of a resume that may still be refused: its events are held back until a step is executed.
@@ -198,15 +195,15 @@ class FanOuts:
 _BEFORE_WORK = frozenset({"WorkflowResumed", "StepRestored", "StepsRestored", "EvidenceVerified", "EvidenceFailed"})
 
 
-class DelayedProgress:
+class DelayedProgress(Progress):
     """Holds the events of a resume back until it executes a step, and then shows them in order.
 
     Args:
         shown: the display.
     """
 
-    def __init__(self, shown: Progress) -> None:
-        self._display = shown
+    def __init__(self, display: Progress) -> None:
+        self._display = display
         self._events: list[Event] | None = []
 
     def start(self) -> None:
@@ -220,8 +217,8 @@ class DelayedProgress:
             return
         self._events.append(event)
         if event.kind not in _BEFORE_WORK:
-            held, self._events = self._events, None
-            for each in held:
+            events, self._events = self._events, None
+            for each in events:
                 self._display.show(each)
 
     def stop(self) -> None:

@@ -188,8 +188,8 @@ def _allocate(descriptor: int, mode: int, offset: int, length: int) -> int:
 
 def find_working_directory(info: RunInfo) -> Path | None:
     """Return the directory in which a run was started; None if it is not recorded."""
-    found = info.metadata.get("base_path") or _read_target(info).get("cwd")
-    return Path(found) if isinstance(found, str) and found else None
+    directory = info.metadata.get("base_path") or _read_target(info).get("cwd")
+    return Path(directory) if isinstance(directory, str) and directory else None
 
 
 def why_not_here(info: RunInfo) -> str:
@@ -208,10 +208,10 @@ def why_not_here(info: RunInfo) -> str:
 
 def _read_target(info: RunInfo) -> Mapping[str, str]:
     """Return the recorded place of the workflow; nothing if it is malformed."""
-    found = info.metadata.get("target")
-    if not isinstance(found, Mapping) or not all(isinstance(each, str) for each in found.values()):
+    target = info.metadata.get("target")
+    if not isinstance(target, Mapping) or not all(isinstance(each, str) for each in target.values()):
         return {}
-    return found
+    return target
 
 
 _LINES = 12
@@ -239,9 +239,9 @@ class ChildEnd:
     @property
     def detail(self) -> str:
         """The first message of flowckpt that is not a warning, or else the last line."""
-        said = [line.removeprefix("flowckpt: ") for line in self.last_lines if line.startswith("flowckpt: ")]
-        said = [line for line in said if not line.startswith("warning: ")] or list(self.last_lines[-1:])
-        return said[0] if said else ""
+        messages = [line.removeprefix("flowckpt: ") for line in self.last_lines if line.startswith("flowckpt: ")]
+        messages = [line for line in messages if not line.startswith("warning: ")] or list(self.last_lines[-1:])
+        return messages[0] if messages else ""
 
 
 @attrs.define(eq=False)

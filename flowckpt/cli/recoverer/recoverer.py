@@ -96,7 +96,7 @@ class Recoverer:
         """
         runs = await find_due_runs(self._store, self._clock, workflows=self.workflows)
         self.shuffle(runs)
-        found: list[Recovered] = []
+        results: list[Recovered] = []
         while runs or self._tasks:
             if self._stop.is_set() or self._is_refused:
                 runs.clear()
@@ -104,10 +104,10 @@ class Recoverer:
                 self._start(runs.pop())
             if self._tasks:
                 await asyncio.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
-                found += self._collect_ended()
+                results += self._collect_ended()
         if self._refusal is not None:
             raise self._refusal
-        return found
+        return results
 
     async def watch(self, every_seconds: float) -> None:
         """Resume due runs until `stop` is called."""
@@ -158,18 +158,18 @@ class Recoverer:
 
     async def _recover(self, run: DueRun) -> Recovered:
         try:
-            found = await self._try(run)
+            result = await self._try(run)
         except CheckpointStorageError as error:
-            found = _make_result(run, Outcome.DIED, error.message)
+            result = _make_result(run, Outcome.DIED, error.message)
         except OSError as error:
-            found = _make_result(run, Outcome.LEFT, f"its process could not be started: {error}")
+            result = _make_result(run, Outcome.LEFT, f"its process could not be started: {error}")
         except Exception as error:  # one broken run must not stop the others
             message = error.message if isinstance(error, FlowckptError) else f"{error!r:.200}"
-            found = _make_result(run, Outcome.LEFT, message)
+            result = _make_result(run, Outcome.LEFT, message)
         with contextlib.suppress(FlowckptError):  # a pause that cannot be recorded is kept only in memory
-            await self._record_pause(run, found)
-        self.on_end(found)
-        return found
+            await self._record_pause(run, result)
+        self.on_end(result)
+        return result
 
     async def _may_try(self, run: DueRun) -> bool:
         try:
@@ -177,13 +177,13 @@ class Recoverer:
         except FlowckptError:  # the try will report why the pause cannot be read
             return True
 
-    async def _record_pause(self, run: DueRun, found: Recovered) -> None:
+    async def _record_pause(self, run: DueRun, result: Recovered) -> None:
         """Record the pause of a run that made no progress, and clear that of any other run."""
-        if found.exit_code is None:
-            if found.outcome is not Outcome.SKIPPED:
+        if result.exit_code is None:
+            if result.outcome is not Outcome.SKIPPED:
                 self.pauses.leave(run)
-        elif found.outcome in (Outcome.LEFT, Outcome.DIED, Outcome.SUSPENDED):
-            await self.pauses.end(run, has_died=found.outcome is Outcome.DIED)
+        elif result.outcome in (Outcome.LEFT, Outcome.DIED, Outcome.SUSPENDED):
+            await self.pauses.end(run, has_died=result.outcome is Outcome.DIED)
         else:
             await self.pauses.clear(run.workflow_id)
 
@@ -192,12 +192,12 @@ class Recoverer:
             return _make_result(run, Outcome.LEFT, run.damage)
         if reason := why_not_here(run.info):
             return _make_result(run, Outcome.LEFT, reason)
-        now = await find_due_run(self._store, self._clock, run)
-        if now is None or self._stop.is_set():
-            return _make_result(run, Outcome.SKIPPED, _RESUMED_ELSEWHERE if now is None else "")
+        due = await find_due_run(self._store, self._clock, run)
+        if due is None or self._stop.is_set():
+            return _make_result(run, Outcome.SKIPPED, _RESUMED_ELSEWHERE if due is None else "")
         async with AsyncExitStack() as keeps:
             try:
-                keeping = await keeps.enter_async_context(claim_run(self._store, now))
+                keeping = await keeps.enter_async_context(claim_run(self._store, due))
             except ReadOnlyStoreError as error:  # a fault of the store, not of the run: no process was started
                 self._note_refusal(error)
                 return _make_result(run, Outcome.SKIPPED)
@@ -206,16 +206,16 @@ class Recoverer:
             if self._is_watching and not await self._may_try(run):  # another recoverer was faster
                 return _make_result(run, Outcome.SKIPPED)
             await self.pauses.begin(run)
-            noted = await read_stale_note(self._store, now.info)
+            noted = await read_stale_note(self._store, due.info)
             if not noted:
-                self.on_start(now)
-            child = self._children[run.workflow_id] = self._new_child(now)
+                self.on_start(due)
+            child = self._children[run.workflow_id] = self._new_child(due)
             try:
                 end = await child.resume(keeping.give_up)
             finally:
                 del self._children[run.workflow_id]
         info = await self._store.describe_run(run.workflow_id)
-        outcome = _judge_outcome(now, end, info, is_stopping=self._stop.is_set())
+        outcome = _judge_outcome(due, end, info, is_stopping=self._stop.is_set())
         attempt = run.info.attempt if info is None else info.attempt
         detail = end.detail if outcome.is_trouble else ""
         if outcome is Outcome.SKIPPED:
@@ -226,9 +226,9 @@ class Recoverer:
         if info is not None and outcome is Outcome.LEFT and end.exit_code in _DECISION_CODES:
             is_reported = not await note_stale(self._store, self._clock, info, end.exit_code, detail)
         elif noted and outcome is not Outcome.SKIPPED:
-            self.on_start(now)  # not called above, but the run has made progress
-        found = _make_result(run, outcome, detail, attempt=attempt, exit_code=end.exit_code)
-        return attrs.evolve(found, is_reported=is_reported)
+            self.on_start(due)  # not called above, but the run has made progress
+        result = _make_result(run, outcome, detail, attempt=attempt, exit_code=end.exit_code)
+        return attrs.evolve(result, is_reported=is_reported)
 
     @property
     def _is_refused(self) -> bool:

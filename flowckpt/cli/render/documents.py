@@ -11,7 +11,6 @@ import click
 from flowckpt.cli.progress.lines import wait_document
 from flowckpt.cli.runs import run_async
 from flowckpt.cli.stored_run import StoredRun
-from flowckpt.core import codec
 from flowckpt.core.codec import Json, encode
 from flowckpt.core.codec.blob import plain_tree
 from flowckpt.core.codec.checkpoints import result_document
@@ -29,7 +28,7 @@ from flowckpt.evidence.claims import Evidence, redact, redact_text
 from flowckpt.evidence.report import Verdict, VerdictStatus
 from flowckpt.execution.claims import READS, WRITES, paths_of, read_pack
 from flowckpt.maintenance.attempts import Attempt, Standing, read_attempts
-from flowckpt.stores.base import Ability, Finding, StoreBase
+from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.queries import LaterCheck
 
 # The claims of a recorded result, without secrets.
@@ -173,11 +172,11 @@ def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[Checkpo
         "inputs_hash": latest.inputs_hash,
         "output": plain_tree(latest.held_output, "output"),
         "error": None if latest.error is None else encode_error(latest.error),
-        "tags": codec.encode(dict(latest.metadata.get("tags", {}))),
-        "target": codec.encode(dict(latest.metadata.get("target", {}))),
-        "rolled_back_to": codec.encode(latest.metadata.get("rolled_back_to")),
-        "forked_from": codec.encode(latest.metadata.get("forked_from")),
-        "started_by": codec.encode(latest.metadata.get(STARTED_BY)),
+        "tags": encode(dict(latest.metadata.get("tags", {}))),
+        "target": encode(dict(latest.metadata.get("target", {}))),
+        "rolled_back_to": encode(latest.metadata.get("rolled_back_to")),
+        "forked_from": encode(latest.metadata.get("forked_from")),
+        "started_by": encode(latest.metadata.get(STARTED_BY)),
         "settled": [dict(each) for each in latest.metadata.get(SETTLED, ())],
         "owner": _owner_document(run.owner),
         "in_flight": list(latest.in_flight),
@@ -197,18 +196,13 @@ def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[Checkpo
     }
 
 
-def finding_document(finding: Finding) -> Json:
-    """Return the document of a finding: one item of `store check --json`."""
-    return attrs.asdict(finding)
-
-
 def step_document(result: StepResult) -> dict[str, Json]:
     """Return the document of a step's result: one of the `steps` of `show --json`."""
     document = result_document(result)
-    kept = {key: document[key] for key in _STEP_KEYS}
+    fields = {key: document[key] for key in _STEP_KEYS}
     files = {role: list(paths) for role in (READS, WRITES) if (paths := paths_of(result, role))}
     return {
-        **kept,
+        **fields,
         **files,
         "evidence": evidence_document(result),
         "marks": list(result.marks),

@@ -1,4 +1,4 @@
-"""Resume plans: of one run, of all unfinished runs, and of one step."""
+"""The plan of a resume as text, and the explanation of one of its steps."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def plan_text(plan: ResumePlan, line: ResumeLine, *, is_colored: bool) -> str:
     lines = [f"plan of run {escape(plan.workflow_id)} ({escape(plan.workflow_name)})"]
     width = min(40, max((len(escape(step.path)) for step in plan.steps), default=0))
     indent = _WIDER if plan.count(Decision.INTERRUPTED) else _WIDTH
-    said: set[str] = set()
+    assumptions: set[str] = set()
     for group in _group_alike(plan.steps):
-        lines += _step_lines(group, indent, width, said, is_colored=is_colored)
+        lines += _step_lines(group, indent, width, assumptions, is_colored=is_colored)
     lines.append(_summary(plan))
     if plan.handled is not None:
         lines += handled_ways(line.command("--from", plan.handled.path), plan.handled)
@@ -112,7 +112,9 @@ def _first_name(step: PlannedStep) -> str:
     return step.path.partition("[")[0]
 
 
-def _step_lines(group: list[PlannedStep], indent: int, width: int, said: set[str], *, is_colored: bool) -> list[str]:
+def _step_lines(
+    group: list[PlannedStep], indent: int, width: int, assumptions: set[str], *, is_colored: bool
+) -> list[str]:
     step = group[0]
     path = shorten(step.path, 80)
     durations = [each.duration_ms for each in group if each.duration_ms is not None]
@@ -124,10 +126,10 @@ def _step_lines(group: list[PlannedStep], indent: int, width: int, said: set[str
     lines += [" " * indent + "  " + escape(str(reason)) for reason in step.reasons]
     if step.assumes and step.decision is not Decision.RERUN:
         assumption = _assumption_text(step)
-        if assumption in said:  # then the resume would already have stopped at an earlier step
+        if assumption in assumptions:  # then the resume would already have stopped at an earlier step
             assumption = _assumption_text(attrs.evolve(step, may_stop=False))
         lines.append(" " * indent + f"  if {assumption}")
-        said.update([assumption] * step.may_stop)
+        assumptions.update([assumption] * step.may_stop)
     return lines
 
 
@@ -164,9 +166,9 @@ def _undoing_lines(plan: ResumePlan, line: ResumeLine) -> list[str]:
 
 def _summary(plan: ResumePlan) -> str:
     if plan.is_undoing:
-        undo, kept = plan.count(Decision.UNDO), plan.count(Decision.KEEP)
+        undo, left = plan.count(Decision.UNDO), plan.count(Decision.KEEP)
         lost = plan.count(Decision.ORPHANED)
-        return f"{undo} to undo, {kept} left as {'it is' if kept == 1 else 'they are'}" + (
+        return f"{undo} to undo, {left} left as {'it is' if left == 1 else 'they are'}" + (
             f", {lost} that cannot be undone" if lost else ""
         )
     if plan.is_nothing_to_do:
@@ -324,8 +326,8 @@ class StepExplanation:
     def _claim_lines(self) -> list[str]:
         lines = []
         for claim, verdict in self._pair_verdicts():
-            now = f"not checked: {claim.description}" if verdict is None else verdict_text(verdict)
-            lines.append(f"evidence {escape(now)}")
+            current = f"not checked: {claim.description}" if verdict is None else verdict_text(verdict)
+            lines.append(f"evidence {escape(current)}")
             lines += [f"  {escape(detail)}" for detail in ([] if verdict is None else verdict.details)]
             lines.append(f"  {escape(_recorded_verdict(claim))}")
         return lines
@@ -412,6 +414,3 @@ def _recorded_verdict(claim: RecordedClaim) -> str:
     if not claim.status:
         return "no verdict was recorded when the step ended"
     return f"when the step ended: {claim.status}" + (f", {claim.verified_at}" if claim.verified_at else "")
-
-
-# The prompt of a resume at a terminal if a step's function was edited.

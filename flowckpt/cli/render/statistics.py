@@ -160,8 +160,8 @@ def _rate_text(claims: ClaimStatistics) -> str:
     rate = claims.success_rate
     if rate is None:
         return "-"
-    shown = f"{rate:.1%}"
-    return "99.9%" if shown == "100.0%" and rate < 1 else shown
+    text = f"{rate:.1%}"
+    return "99.9%" if text == "100.0%" and rate < 1 else text
 
 
 # The results of a pruning.

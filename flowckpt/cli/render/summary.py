@@ -8,7 +8,7 @@ from flowckpt.cli.groups import add_store_option
 from flowckpt.cli.next_steps import show_resume_hint, wait_lines
 from flowckpt.cli.notices import show_error
 from flowckpt.cli.render.tables import duration_text, figures_text, status_text
-from flowckpt.cli.render.terminal import escape, escape_lines, say, short_value, write
+from flowckpt.cli.render.terminal import escape, escape_lines, say, short_value, write_lines
 from flowckpt.cli.runs import run_async
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.records import CheckpointData, Status
@@ -70,12 +70,12 @@ def show_failure(result: WorkflowResult, signal_name: str) -> None:
             if error.remedy:
                 say(escape(error.remedy))
         else:
-            said = f": {recorded.message}" if recorded.message else ""
-            say(f"flowckpt: workflow {result.workflow_name!r} failed with {escape(recorded.type + said)}")
+            text = f": {recorded.message}" if recorded.message else ""
+            say(f"flowckpt: workflow {result.workflow_name!r} failed with {escape(recorded.type + text)}")
     for failure in result.rollback_failures:
-        said = f"{failure.error_type}: {failure.error_message}"
+        text = f"{failure.error_type}: {failure.error_message}"
         path = step_of(failure.path)
-        say(escape(f"flowckpt: step {path!r} could not be undone: {said}"))
+        say(escape(f"flowckpt: step {path!r} could not be undone: {text}"))
     for note in getattr(error, "__notes__", ()):
         if not isinstance(error, StepFailedError) or note != error.trace:
             say(escape(str(note)))
@@ -86,15 +86,17 @@ def show_cancelled(done: Cancelled) -> None:
     lines = [f"cancelled: {escape(done.workflow_id)} (it was {done.was})"]
     if done.undone:
         lines.append(f"undone: {', '.join(map(escape, done.undone))}")
-    write("".join(f"{line}\n" for line in lines))
+    write_lines(lines)
     show_not_undone(done)
 
 
 def show_not_undone(done: Cancelled) -> None:
     """Name the steps of a cancelled run that could not be undone."""
     for path in done.not_undone:
-        said = f"step {escape(path)} could not be undone; 'flowckpt show {escape(done.workflow_id)} --steps' says why"
-        say(f"flowckpt: {add_store_option(said)}")
+        message = (
+            f"step {escape(path)} could not be undone; 'flowckpt show {escape(done.workflow_id)} --steps' says why"
+        )
+        say(f"flowckpt: {add_store_option(message)}")
 
 
 # The summary of a run whose end is not saved.

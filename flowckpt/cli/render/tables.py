@@ -48,11 +48,11 @@ def _draw_table(header: Sequence[str], rows: Sequence[Sequence[str]], wrapped: C
 
     console = Console(highlight=False, markup=False, emoji=False)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    shown = [index for index in range(len(header)) if any(row[index] for row in rows)]
-    for name in (header[index] for index in shown):
+    columns = [index for index in range(len(header)) if any(row[index] for row in rows)]
+    for name in (header[index] for index in columns):
         table.add_column(name, overflow="fold", no_wrap=name not in wrapped, min_width=len(name))
     for row in rows:
-        cells = [row[index] for index in shown]
+        cells = [row[index] for index in columns]
         table.add_row(*[Text(cell, style=STATUS_COLORS.get(cell, "")) for cell in cells])
     with console.capture() as captured:
         console.print(table)

@@ -13,6 +13,7 @@ import os
 import re
 import reprlib
 import sys
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import PurePath
 from typing import Any
@@ -71,16 +72,16 @@ def write(text: str) -> None:
         OutputFailedError: it cannot be written.
     """
     encoding = "utf-8"
-    try:
-        if sys.stdout is not None and _Place.descriptor == _STDOUT:
-            encoding = sys.stdout.encoding or encoding
+    if sys.stdout is not None and _Place.descriptor == _STDOUT:
+        encoding = sys.stdout.encoding or encoding
+        with _convert_failures():
             sys.stdout.flush()
-    except BrokenPipeError:
-        abandon_stdout()
-        raise OutputClosedError from None
-    except OSError as error:
-        raise OutputFailedError(error.strerror or str(error)) from error
     write_bytes(text.encode(encoding, "backslashreplace"))
+
+
+def write_lines(lines: Iterable[str]) -> None:
+    """Write lines of a result to standard output; see `write`."""
+    write("".join(f"{line}\n" for line in lines))
 
 
 def write_bytes(data: bytes) -> None:
@@ -91,10 +92,17 @@ def write_bytes(data: bytes) -> None:
         OutputFailedError: it cannot be written.
     """
     _Place.is_written = True
+    with _convert_failures():
+        remaining = memoryview(data)
+        while remaining:
+            remaining = remaining[os.write(_Place.descriptor, remaining) :]
+
+
+@contextlib.contextmanager
+def _convert_failures() -> Iterator[None]:
+    """Raise the errors of this module for a failed write."""
     try:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(_Place.descriptor, left) :]
+        yield
     except BrokenPipeError:
         abandon_stdout()
         raise OutputClosedError from None

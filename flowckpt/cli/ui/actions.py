@@ -17,7 +17,6 @@ from typing import Any
 import attrs
 
 from flowckpt.cli.stored_run import StoredRun
-from flowckpt.core.system.ids import new_message_id
 from flowckpt.core.system.numbers import join_names, pluralize
 from flowckpt.engine.history.fork import find_path
 from flowckpt.engine.rules.paths import ROLLBACK, UNDOABLE, find_left_to_undo, select_for_fork
@@ -69,8 +68,10 @@ class Field:
             return str(value)
         if self.kind not in ("checkbox", "lines") and isinstance(value, str):
             return value
-        wanted = _SCHEMAS.get(self.kind, {"type": "string"})["type"]
-        raise SettingError(f"{self.name} is not of type {wanted}: {value!r:.100}", remedy=f"Send a JSON {wanted}.")
+        json_type = _SCHEMAS.get(self.kind, {"type": "string"})["type"]
+        raise SettingError(
+            f"{self.name} is not of type {json_type}: {value!r:.100}", remedy=f"Send a JSON {json_type}."
+        )
 
 
 @attrs.frozen
@@ -176,11 +177,11 @@ def _prune_arguments(run: str, values: Mapping[str, str]) -> list[str]:
     return ["store", "prune", *_fill_options(values, **limits, dry_run="--dry-run"), *(["--", run] if run else [])]
 
 
-def _describe_cancel(found: StoredRun, values: Mapping[str, str]) -> list[str]:
-    lines = [f"{found.owner} stops first."] if found.owner is not None else []
+def _describe_cancel(stored: StoredRun, values: Mapping[str, str]) -> list[str]:
+    lines = [f"{stored.owner} stops first."] if stored.owner is not None else []
     if values.get("no_rollback"):
         return [*lines, "No step is undone."]
-    results = found.latest.step_results
+    results = stored.latest.step_results
     undoable = {result.path for result in results if UNDOABLE in result.marks}
     paths = [result.path for result in find_left_to_undo(results, undoable)]
     return [
@@ -191,25 +192,25 @@ def _describe_cancel(found: StoredRun, values: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _describe_rollback(found: StoredRun, values: Mapping[str, str]) -> list[str]:
-    chosen = [each for each in found.checkpoints if str(each.sequence) == values.get("checkpoint")]
+def _describe_rollback(stored: StoredRun, values: Mapping[str, str]) -> list[str]:
+    chosen = [each for each in stored.checkpoints if str(each.sequence) == values.get("checkpoint")]
     if not chosen:
         return []
-    paths = [result.path for result in found.latest.step_results[chosen[0].steps :]]
-    kept = f"{pluralize(chosen[0].steps, 'result')} of checkpoint {chosen[0].checkpoint_id} still count."
-    return [kept, f"No longer counted: {join_names(paths, _MOST_SHOWN)}." if paths else "No result is lost."]
+    paths = [result.path for result in stored.latest.step_results[chosen[0].steps :]]
+    counting = f"{pluralize(chosen[0].steps, 'result')} of checkpoint {chosen[0].checkpoint_id} still count."
+    return [counting, f"No longer counted: {join_names(paths, _MOST_SHOWN)}." if paths else "No result is lost."]
 
 
-def _describe_fork(found: StoredRun, values: Mapping[str, str]) -> list[str]:
-    results, path = found.latest.step_results, values.get("from_step", "")
-    if path and path not in found.latest.in_flight:
+def _describe_fork(stored: StoredRun, values: Mapping[str, str]) -> list[str]:
+    results, path = stored.latest.step_results, values.get("from_step", "")
+    if path and path not in stored.latest.in_flight:
         try:
             path = find_path("", results, path)
         except StepNotFoundError:
             return [f"The run has no step {path!r}."]
-    kept = select_for_fork(results, len(results), path, ())
-    lines = [f"The new run takes over {pluralize(len(kept), 'result')}."]
-    taken = {each.path for each in kept}
+    copied = select_for_fork(results, len(results), path, ())
+    lines = [f"The new run takes over {pluralize(len(copied), 'result')}."]
+    taken = {each.path for each in copied}
     left_out = [each.path for each in results if each.path not in taken and each.step_type != ROLLBACK]
     return [*lines, f"Its resume executes again: {join_names(left_out, _MOST_SHOWN)}."] if left_out else lines
 
@@ -396,7 +397,7 @@ class Commands:
         job = Job(number, arguments, datetime.now(UTC), process, output)
         with self._lock:
             self._jobs[number] = job
-            for old in [each for each, kept in self._jobs.items() if kept.exit_code is not None][:-_MOST_JOBS]:
+            for old in [each for each, other in self._jobs.items() if other.exit_code is not None][:-_MOST_JOBS]:
                 self._jobs.pop(old).output.unlink(missing_ok=True)
         return job
 
@@ -446,8 +447,3 @@ class Commands:
                 size = f"{len(each.encode()):,} bytes"
                 raise SettingError(f"a value of {size} is too large for a command", remedy="Send it from Python.")
         return [sys.executable, "-m", "flowckpt", "--store", self.store, *arguments]
-
-
-def new_signal_id() -> str:
-    """Return an id for the form of a signal, so that a form sent twice sends the signal once."""
-    return new_message_id()

@@ -31,11 +31,12 @@ from flowckpt.cli.render.documents import listed_document, run_document
 from flowckpt.cli.render.tables import ago_text
 from flowckpt.cli.runs import read_survey, run_async
 from flowckpt.cli.stored_run import StoredRun, read_live_notes, read_stored_run
-from flowckpt.cli.ui.actions import RUN_ACTIONS, SHORT_SECONDS, STORE_ACTIONS, Action, Commands, new_signal_id
+from flowckpt.cli.ui.actions import RUN_ACTIONS, SHORT_SECONDS, STORE_ACTIONS, Action, Commands
 from flowckpt.cli.ui.security import HEADERS, SAFE_METHODS, Guard, Request, content_policy
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import RunFilter, RunInfo
 from flowckpt.core.records.wait import Wait, WaitKind, format_moment, waits_in
+from flowckpt.core.system.ids import new_message_id
 from flowckpt.engine.values import waits
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError, SettingError
 from flowckpt.report.comparison import Comparison, read_comparison
@@ -117,7 +118,7 @@ class Ui:
         chosen = {name: query.get(name, "").strip() for name in ("q", "workflow", "status", "tag")}
         if chosen["status"] not in {*map(str, Status)}:
             chosen["status"] = ""
-        wanted = _make_filter(
+        run_filter = _make_filter(
             _PAGE_SIZE + 1,
             query.get("before", ""),
             [chosen["status"]] if chosen["status"] else [],
@@ -125,17 +126,17 @@ class Ui:
             [chosen["tag"]] if chosen["tag"] else [],
             chosen["q"],
         )
-        found = read_survey(self.store, wanted)
-        runs = found.runs[:_PAGE_SIZE]
-        given = {name: value for name, value in chosen.items() if value}
-        is_more = len(found.runs) > len(runs)
+        survey = read_survey(self.store, run_filter)
+        runs = survey.runs[:_PAGE_SIZE]
+        filters = {name: value for name, value in chosen.items() if value}
+        is_more = len(survey.runs) > len(runs)
         return self._page(
             request,
             "runs.html",
             runs=runs,
-            unreadable=found.unreadable,
-            newest=f"/?{urlencode(given)}" if wanted.before is not None else "",
-            older=f"/?{urlencode({**given, 'before': _cursor(runs[-1])})}" if is_more else "",
+            unreadable=survey.unreadable,
+            newest=f"/?{urlencode(filters)}" if run_filter.before is not None else "",
+            older=f"/?{urlencode({**filters, 'before': _cursor(runs[-1])})}" if is_more else "",
             statuses=[*map(str, Status)],
             query=chosen,
         )
@@ -143,38 +144,38 @@ class Ui:
     def run(self, request: HttpRequest) -> Response:
         """Return the page of a run: its report, its waits, and its actions."""
         run = _find_run_id(request)
-        found = read_stored_run(self.store, run)
-        comparison, _ = run_async(read_comparison(self.store, run, found.latest, found.started_at))
-        available = [] if self.is_read_only else _available_actions(found)
+        stored = read_stored_run(self.store, run)
+        comparison, _ = run_async(read_comparison(self.store, run, stored.latest, stored.started_at))
+        available = [] if self.is_read_only else _available_actions(stored)
         is_planned = "resume" in available and "plan" in request.query_params
         plan = self.commands.document(["plan", "--json", "--", run])[1] if is_planned else None
-        report = self._report(run, found, comparison, plan)
+        report = self._report(run, stored, comparison, plan)
         return self._page(
             request,
             "run.html",
             run=run,
-            found=found,
+            found=stored,
             body=render_body(report),
             actions=[RUN_ACTIONS[name] for name in available],
             is_planned=is_planned,
-            waits=[_wait_row(wait) for wait in found.waits],
-            is_live=found.status in _LIVE,
+            waits=[_wait_row(wait) for wait in stored.waits],
+            is_live=stored.status in _LIVE,
             from_step=[name for name in available if name in ("resume", "fork")],
-            version=_version(found),
+            version=_version(stored),
         )
 
     def inbox(self, request: HttpRequest) -> Response:
         """Return a page of the waits for people, newest runs first."""
         rows: list[tuple[RunInfo, dict[str, Any]]] = []
-        wanted = _make_filter(_INBOX_PAGE, request.query_params.get("before", ""), _WAITING)
+        run_filter = _make_filter(_INBOX_PAGE, request.query_params.get("before", ""), _WAITING)
         older = ""
         for _ in range(_INBOX_PAGES):
-            runs = read_survey(self.store, wanted).runs
+            runs = read_survey(self.store, run_filter).runs
             rows += [(info, _wait_row(wait)) for info in runs for wait in _list_human_waits(info)]
             older = f"/inbox?{urlencode({'before': _cursor(runs[-1])})}" if len(runs) == _INBOX_PAGE else ""
             if not older or len(rows) >= _PAGE_SIZE:
                 break
-            wanted = attrs.evolve(wanted, before=(runs[-1].started_at, runs[-1].workflow_id))
+            run_filter = attrs.evolve(run_filter, before=(runs[-1].started_at, runs[-1].workflow_id))
         return self._page(request, "inbox.html", rows=rows, older=older)
 
     def store_page(self, request: HttpRequest) -> Response:
@@ -193,14 +194,14 @@ class Ui:
         preview = None
         if action.preview is not None:
             preview = self.commands.run(action.preview(run, values))
-        found = read_stored_run(self.store, run) if run else None
-        lines = action.describe(found, values) if action.describe is not None and found is not None else []
-        if found is not None and action.name not in {*_available_actions(found), "approve", "reject"}:
-            lines = [f"Nothing: the run is {found.status.value}."]
+        stored = read_stored_run(self.store, run) if run else None
+        lines = action.describe(stored, values) if action.describe is not None and stored is not None else []
+        if stored is not None and action.name not in {*_available_actions(stored), "approve", "reject"}:
+            lines = [f"Nothing: the run is {stored.status.value}."]
         if action.name == "signal":
-            values.setdefault("id", new_signal_id())
+            values.setdefault("id", new_message_id())  # a form sent twice sends the signal once
         kind = WaitKind.SIGNAL if action.name == "signal" else WaitKind.APPROVAL
-        answered = [each for each in found.waits if each.kind is kind] if found is not None else []
+        answered = [each for each in stored.waits if each.kind is kind] if stored is not None else []
         if len(answered) == 1:
             values.setdefault("name", answered[0].name)
         wait = next((each for each in answered if values.get("name") in (each.name, each.path)), None)
@@ -212,8 +213,8 @@ class Ui:
             values=values,
             preview=preview,
             lines=lines,
-            checkpoints=found.checkpoints if found else (),
-            steps=[each.path for each in found.latest.step_results][:1000] if found else [],
+            checkpoints=stored.checkpoints if stored else (),
+            steps=[each.path for each in stored.latest.step_results][:1000] if stored else [],
             wait=None if wait is None else _wait_row(wait),
         )
 
@@ -222,7 +223,9 @@ class Ui:
         run, action = self._find_action(request)
         values = _parse_form(await request.body())
         if "data_type" in values:
-            values["data"] = _convert_to_json(values.pop("data_type"), values.get("data", ""))
+            data = values.get("data", "")
+            # The command refuses data that do not fit the wait.
+            values["data"] = json.dumps(data) if values.pop("data_type") == "str" else data
         arguments = action.arguments(run, values)
         job = await run_in_threadpool(self.commands.run, arguments, patience=SHORT_SECONDS)
         return RedirectResponse(f"/jobs/{job.number}?run={quote(run, safe='')}", status_code=303)
@@ -249,9 +252,9 @@ class Ui:
         if name in SCRIPTS:
             return Response(read_static(name), media_type="text/javascript")
         if name == "ui.js":
-            return Response(_read_own_static(name), media_type="text/javascript")
+            return Response(read_static(name, "flowckpt.cli.ui"), media_type="text/javascript")
         if name == "ui.css":
-            return Response(f"{read_stylesheet()}\n{_read_own_static(name)}", media_type="text/css")
+            return Response(f"{read_stylesheet()}\n{read_static(name, 'flowckpt.cli.ui')}", media_type="text/css")
         raise HTTPException(404)
 
     # --- the JSON API ---
@@ -260,7 +263,7 @@ class Ui:
         """Return what `list --json` prints."""
         query = request.query_params
         limit = max(1, _parse_number(query.get("limit"), _PAGE_SIZE))
-        wanted = _make_filter(
+        run_filter = _make_filter(
             limit + 1,
             query.get("before", ""),
             query.getlist("status"),
@@ -268,9 +271,9 @@ class Ui:
             query.getlist("tag"),
             query.get("q", ""),
         )
-        found = read_survey(self.store, wanted).runs
-        runs, headers = found[:limit], {}
-        if len(found) > limit:
+        matching = read_survey(self.store, run_filter).runs
+        runs, headers = matching[:limit], {}
+        if len(matching) > limit:
             others = [(name, value) for name, value in query.multi_items() if name != "before"]
             headers["Link"] = f'</api/runs?{urlencode([*others, ("before", _cursor(runs[-1]))])}>; rel="next"'
         live = read_live_notes(self.store, runs)
@@ -280,24 +283,24 @@ class Ui:
     def api_run(self, request: HttpRequest) -> Response:
         """Return what `show --json` prints."""
         run = _find_run_id(request)
-        found = read_stored_run(self.store, run)
-        return JSONResponse(run_document(run, found, found.checkpoints))
+        stored = read_stored_run(self.store, run)
+        return JSONResponse(run_document(run, stored, stored.checkpoints))
 
     def api_data(self, request: HttpRequest) -> Response:
         """Return the data of the live page of a run; 304 if nothing is newer than `since`."""
         run = _find_run_id(request)
-        found = read_stored_run(self.store, run)
-        version = _version(found)
+        stored = read_stored_run(self.store, run)
+        version = _version(stored)
         if request.query_params.get("since") == version:
             return Response(status_code=304)
-        report = self._report(run, found)
+        report = self._report(run, stored)
         document = {
             "version": version,
             "status": report.status.value,
             "sentence": report.sentence,
             "graph": svg(report.graph, is_standalone=False),
             "data": report.data(),
-            "waits": [str(wait) for wait in found.waits],
+            "waits": [str(wait) for wait in stored.waits],
         }
         return JSONResponse(document)
 
@@ -315,12 +318,12 @@ class Ui:
         """Run the command of an action; return its document and its exit code."""
         run, action = self._find_action(request)
         try:
-            given = json.loads(await request.body() or b"{}")
+            body = json.loads(await request.body() or b"{}")
         except (ValueError, RecursionError):
-            given = None
-        if not isinstance(given, dict):
+            body = None
+        if not isinstance(body, dict):
             return JSONResponse({"error": {"message": "the body is not a JSON object"}}, status_code=400)
-        values = action.values_of(given)
+        values = action.values_of(body)
         words = action.arguments(run, values)
         place = 2 if words[0] == "store" else 1
         arguments = [*words[:place], "--json", *words[place:]]
@@ -336,7 +339,7 @@ class Ui:
     def _report(
         self,
         run: str,
-        found: StoredRun,
+        stored: StoredRun,
         comparison: Comparison | None = None,
         plan: Mapping[str, Any] | None = None,
     ) -> RunReport:
@@ -345,7 +348,7 @@ class Ui:
             decisions, note = planned_steps(plan), plan_sentence(plan)
         elif plan is not None:
             note = f"The plan failed: {plan['error']['message']}"
-        return make_run_report(self.store, run, found, comparison=comparison, decisions=decisions, plan_note=note)
+        return make_run_report(self.store, run, stored, comparison=comparison, decisions=decisions, plan_note=note)
 
     def _find_action(self, request: HttpRequest) -> tuple[str, Action]:
         run = _find_run_id(request)
@@ -466,12 +469,12 @@ def _find_run_id(request: HttpRequest) -> str:
     return unquote(request.path_params.get("run", ""))
 
 
-def _available_actions(found: StoredRun) -> list[str]:
+def _available_actions(stored: StoredRun) -> list[str]:
     """Return the actions for a run in its status, without the answers to approvals, which are shown with their waits."""
-    names = [] if found.status is Status.RUNNING else ["resume"]
-    names += ["signal"] if found.status is not Status.COMPLETED else []
-    names += ["cancel"] if found.status in _LIVE or found.status is Status.FAILED else []
-    return [*names, "fork", *(["rollback"] if found.status is not Status.RUNNING else []), "pin"]
+    names = [] if stored.status is Status.RUNNING else ["resume"]
+    names += ["signal"] if stored.status is not Status.COMPLETED else []
+    names += ["cancel"] if stored.status in _LIVE or stored.status is Status.FAILED else []
+    return [*names, "fork", *(["rollback"] if stored.status is not Status.RUNNING else []), "pin"]
 
 
 def _make_filter(
@@ -533,15 +536,10 @@ def _choose_input(data_type: Any) -> dict[str, Any]:
     return {"kind": "json", "choices": []}
 
 
-def _convert_to_json(kind: str, text: str) -> str:
-    """Return the text of an input as JSON; the command refuses data that do not fit the wait."""
-    return json.dumps(text) if kind == "str" else text
-
-
-def _version(found: StoredRun) -> str:
-    latest, begun = found.latest, sha256("\n".join(found.hints.begun).encode("utf-8", "replace")).hexdigest()[:8]
-    noted = "" if found.hints.live is None else f".{found.hints.live.at.timestamp():.3f}"
-    return f"{latest.attempt}.{latest.sequence}.{found.status.value}.{begun}{noted}"
+def _version(stored: StoredRun) -> str:
+    latest, started = stored.latest, sha256("\n".join(stored.hints.begun).encode("utf-8", "replace")).hexdigest()[:8]
+    noted = "" if stored.hints.live is None else f".{stored.hints.live.at.timestamp():.3f}"
+    return f"{latest.attempt}.{latest.sequence}.{stored.status.value}.{started}{noted}"
 
 
 def _parse_number(text: str | None, default: int) -> int:
@@ -554,12 +552,6 @@ def _parse_number(text: str | None, default: int) -> int:
 
 def _not_found(request: HttpRequest, error: Exception) -> Response:
     return PlainTextResponse(f"There is no page {request.url.path[:200]}\n", status_code=404)
-
-
-def _read_own_static(name: str) -> str:
-    from importlib import resources  # noqa: PLC0415 - beside its only use
-
-    return resources.files("flowckpt.cli.ui").joinpath("static", name).read_text(encoding="utf-8")
 
 
 def openapi_document(*, is_read_only: bool) -> dict[str, Any]:
