@@ -73,7 +73,7 @@ class AgreementContract(StoreUnderTest):
         await store.save("claimed first, begun last", checkpoint(1, saved_at=moments[3]))
         assert [info.workflow_id for info in await store.list_runs()] == ["claimed first, begun last", RUN]
         await store.release(RUN)
-        for attempt in (2, 3):  # each goes back behind everything
+        for attempt in (2, 3):  # each continues from before the first result
             await store.acquire(RUN)
             data = checkpoint(attempt, results(f"other-{attempt}"), attempt=attempt, saved_at=moments[2])
             await store.save(RUN, data)
@@ -89,7 +89,7 @@ class AgreementContract(StoreUnderTest):
         assert await store.send_signal(RUN, message)
         assert list(await self.another(store).signals(RUN)) == [message]
 
-    async def test_a_thief_that_saved_and_gave_the_run_up_leaves_it_to_anybody(self, store: StoreBase) -> None:
+    async def test_a_new_owner_that_saved_and_released_the_run_leaves_it_to_anybody(self, store: StoreBase) -> None:
         old_owner, new_owner = self.make_two_owners(store)
         await old_owner.acquire(RUN)
         await old_owner.save(RUN, checkpoint(1))
@@ -229,7 +229,7 @@ class AgreementContract(StoreUnderTest):
         await store.save(RUN, checkpoint(3, steps))
         assert await store.delete_sequences(RUN, [2]) == 1
         await self.resume(store)
-        await store.save(RUN, checkpoint(4, steps[:2], attempt=2))  # back behind where the removal was said
+        await store.save(RUN, checkpoint(4, steps[:2], attempt=2))  # continues from before the removal
         assert await self.list_ids(self.another(store)) == [(4, "c4"), (1, "c1")]
 
 
@@ -689,7 +689,7 @@ class AbilityContract(
         assert await store.delete_checkpoint(RUN, "even-1-1")
         assert await self.list_ids(store) == [(3, "even-1-0")]
 
-    # --- ability: what attempts left behind ---------------------------------------------------------------------------
+    # --- ability: the checkpoints of each attempt ---------------------------------------------------------------------------
 
     async def test_what_an_attempt_left_behind_can_be_loaded_also_when_a_later_one_went_back(
         self, store: StoreBase

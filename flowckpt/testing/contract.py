@@ -633,7 +633,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         await instance.save(RUN, checkpoint(2, steps, attempt=2))
         assert [ref.attempt for ref in await self.another(store).list_checkpoints(RUN)] == [2, 1]
 
-    async def test_a_writer_that_was_stolen_from_is_fenced_for_good(self, store: StoreBase) -> None:
+    async def test_a_writer_that_lost_its_run_is_fenced_for_good(self, store: StoreBase) -> None:
         self.needs(store, Ability.OWNERS)
         await store.acquire(RUN)
         await store.save(RUN, checkpoint(1))
@@ -664,7 +664,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         await store.release(RUN)
         await store.release("never acquired")
 
-    async def test_an_owner_gives_up_what_it_owns_itself_and_never_the_thiefs_run(self, store: StoreBase) -> None:
+    async def test_an_owner_releases_its_own_lease_and_never_that_of_a_new_owner(self, store: StoreBase) -> None:
         self.needs(store, Ability.OWNERS)
         first = await store.acquire(RUN)
         await store.save(RUN, checkpoint(1))
@@ -756,7 +756,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         await store.release(RUN)
         assert (await store.acquire(RUN)).last_sequence == 6
 
-    # --- what attempts left behind -----------------------------------------------------------------------------------
+    # --- the checkpoints of each attempt -----------------------------------------------------------------------------------
 
     async def test_all_that_an_attempt_saved_can_be_read_also_when_a_later_one_went_back(
         self, store: StoreBase

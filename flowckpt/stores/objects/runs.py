@@ -281,7 +281,7 @@ class ObjectRuns(ObjectReader):
 # Importing a whole run: it is written under a claim with an import mark, and visible as soon as that has its end.
 #
 # 1. The newest attempt of the run is claimed, in a life without other attempts. Earlier claims that never
-# started are removed behind a tombstone, as by a clear; a started attempt means that the run exists.
+# started are removed after a tombstone, as by a clear; a started attempt means that the run exists.
 # 2. Its first record is the mark. From then on, only the claim of this life is visible.
 # 3. The attempts below are written, and then the records of this one.
 # 4. Its end, `released`, is created at its next number. That one request makes the run visible or, if another process
