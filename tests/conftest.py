@@ -29,6 +29,7 @@ pytest.register_assert_rewrite("flowckpt.testing.contract")
 
 pytest_plugins = [
     "tests.browser",
+    "tests.crew",
     "tests.late",
     "tests.postgres",
     "tests.s3",
@@ -82,16 +83,6 @@ def is_memory(place: Path) -> bool:
         return False
     is_usable = os.access(place, os.W_OK) and not found.f_flag & (os.ST_NOEXEC | os.ST_RDONLY)
     return is_usable and found.f_bavail * found.f_frsize >= ROOM
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers(config):
-    """Run the whole suite on several workers, and named tests in this process, where they can be debugged.
-
-    Three workers for each processor, because a test waits much of its time for a disk or another process.
-    """
-    is_whole = config.args_source is not pytest.Config.ArgsSource.ARGS
-    return min(3 * (os.cpu_count() or 1), 8) if is_whole else 0
 
 
 @pytest.hookimpl(wrapper=True)
