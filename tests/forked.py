@@ -178,6 +178,15 @@ class Started:
         self.send_signal(signal.SIGTERM)
 
 
+def run(
+    arguments: list[str], *, cwd: Path, env: dict[str, str] | None = None, timeout: float = 240
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, like `subprocess.run([sys.executable, *arguments], capture_output=True, text=True)`."""
+    process = Started(arguments, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    out, err = process.communicate(timeout)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
 def take_terminal() -> None:
     """Start a session on the terminal at standard input, so that Ctrl-C is a signal."""
     os.setsid()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
 
 import pytest
 
 from flowckpt import FileCheckpointStore, WorkflowEngine, run_sync, step, workflow
 from flowckpt.errors import FanOutFailedError, StepFailedError
+from tests import forked
 
 PIPELINE = """
 import json, os
@@ -130,12 +129,9 @@ def test_a_failing_member_of_a_map_is_its_builtin_among_the_causes(tmp_path):
 
 def test_after_a_crash_the_replay_takes_the_same_branch(tmp_path):
     (tmp_path / "main.py").write_text(PIPELINE)
-    command = [sys.executable, "-m", "flowckpt"]
-    died = subprocess.run([*command, "run", "main.py", "--id", "r"], cwd=tmp_path, capture_output=True, timeout=120)
+    died = forked.run(["-m", "flowckpt", "run", "main.py", "--id", "r"], cwd=tmp_path)
     assert died.returncode == -9
     (tmp_path / "go").touch()
-    resumed = subprocess.run(
-        [*command, "resume", "r"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
+    resumed = forked.run(["-m", "flowckpt", "resume", "r"], cwd=tmp_path)
     assert "output: 'StepFailedError at parse'" in resumed.stdout, resumed.stderr
     assert "parse: failed" not in resumed.stderr  # it was not run again

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import logging
 import re
-import subprocess
-import sys
 import traceback
 from typing import Any, cast
 
@@ -15,6 +13,7 @@ import pytest
 from flowckpt import MemoryCheckpointStore, WorkflowEngine, now, parallel, step, workflow
 from flowckpt.core.records import Status
 from flowckpt.errors import EncodingError, StepDefinitionError, StepNotYieldedError
+from tests import forked
 
 
 def add(*values, **named):
@@ -284,9 +283,7 @@ def test_the_command_says_it_once_at_the_end(tmp_path):
         "    step('fetch').python(abs, -1).checkpoint()\n"
         "    yield step('load').python(abs, -2)\n"
     )
-    ran = subprocess.run(
-        [sys.executable, "-m", "flowckpt", "run", "pipeline.py"], cwd=tmp_path, capture_output=True, text=True
-    )
+    ran = forked.run(["-m", "flowckpt", "run", "pipeline.py"], cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.count("never yielded") == 1
     assert "warning:" in ran.stderr and "pipeline.py:4 and never yielded, so it did not run" in ran.stderr

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from flowckpt.core.system.functions import versions_of
+from tests import forked
 
 FLOW = """
     from flowckpt import step, workflow
@@ -45,8 +44,7 @@ def flowckpt(folder: Path, *words: str, version: str = ""):
         fake = folder / f"site{version}" / f"pydantic-{version}.dist-info"
         fake.mkdir(parents=True, exist_ok=True)
         environment["PYTHONPATH"] = str(fake.parent)
-    command = [sys.executable, "-m", "flowckpt", *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    return forked.run(["-m", "flowckpt", *words], cwd=folder, env=environment)
 
 
 def steps(done) -> dict[str, int]:

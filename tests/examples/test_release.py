@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+from tests import forked
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "release.py"
 
 
 def test_the_commands_of_the_example_lead_to_its_end(tmp_path):
     def flowckpt(*words: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "flowckpt", *words],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(EXAMPLE.parents[1]), "NO_COLOR": "1"},
-        )
+        environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(EXAMPLE.parents[1]), "NO_COLOR": "1"}
+        done = forked.run(["-m", "flowckpt", *words], cwd=tmp_path, env=environment)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
 

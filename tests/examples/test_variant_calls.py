@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "variant_calls.py"
 MADE = ("mapped/A.tsv", "mapped/B.tsv", "mapped/C.tsv", "sorted/A.tsv", "sorted/B.tsv", "sorted/C.tsv")
 MADE += ("calls/all.tsv", "plots/quality.svg")
@@ -21,13 +23,12 @@ MADE += ("calls/all.tsv", "plots/quality.svg")
 def lab(tmp_path):
     """A copy of the example, and the data that it reads."""
     shutil.copy(EXAMPLE, tmp_path)
-    subprocess.run([sys.executable, EXAMPLE, "lab"], cwd=tmp_path, check=True)
+    forked.run([EXAMPLE, "lab"], cwd=tmp_path).check_returncode()
     return tmp_path
 
 
 def flowckpt(lab: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "flowckpt", *map(str, arguments)]
-    return subprocess.run(command, cwd=lab, capture_output=True, text=True, timeout=120)
+    return forked.run(["-m", "flowckpt", *map(str, arguments)], cwd=lab)
 
 
 def resumed(lab: Path, *options: str) -> dict[str, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 import flowckpt.execution.interrupts as interrupts_of
 from flowckpt import FileCheckpointStore, WorkflowEngine, current_step, parallel, run_sync, step, workflow
 from flowckpt.execution.interrupts import Interrupts
+from tests import forked
 
 PIPELINE = """
 import asyncio
@@ -136,14 +136,7 @@ def test_progress_and_state_can_be_saved_from_inside_that_loop(tmp_path):
 @pytest.mark.parametrize("words", [["main.py"], ["main.py", "--executor", "thread"]])
 def test_from_the_command_line_in_steps_maps_and_children(tmp_path, words):
     (tmp_path / "main.py").write_text(PIPELINE)
-    done = subprocess.run(
-        [sys.executable, "-m", "flowckpt", "run", f"{words[0]}:main", *words[1:], "--id", "one"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = forked.run(["-m", "flowckpt", "run", f"{words[0]}:main", *words[1:], "--id", "one"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "output: 4" in done.stdout
 
