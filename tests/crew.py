@@ -33,13 +33,18 @@ def pytest_addoption(parser):
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_collection(session):
+    """Let the server of forked processes import the package meanwhile."""
+    if _number_of_workers(session.config):
+        forked.share_server()
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session):
-    """Run the tests in workers, if more than none are wanted."""
-    config = session.config
-    workers = min(_number_of_workers(config), len(session.items))
-    if workers < 1 or session.testsfailed or config.option.collectonly or config.option.usepdb:
+    """Run the tests in workers, if any are wanted."""
+    workers = min(_number_of_workers(session.config), len(session.items))
+    if not workers or session.testsfailed:
         return None  # to the loop of pytest
-    forked.share_server()
     return _Crew(session).run(workers)
 
 
@@ -48,6 +53,8 @@ def _number_of_workers(config: pytest.Config) -> int:
 
     Three workers for each processor, because a test waits much of its time for a disk or another process.
     """
+    if config.option.collectonly or config.option.usepdb:
+        return 0
     if config.option.workers != "auto":
         return int(config.option.workers)
     is_whole = config.args_source is not pytest.Config.ArgsSource.ARGS

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import flowckpt
 
@@ -178,12 +178,15 @@ class Started:
         self.send_signal(signal.SIGTERM)
 
 
-def run(
-    arguments: list[str], *, cwd: Path, env: dict[str, str] | None = None, timeout: float = 240
-) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, like `subprocess.run([sys.executable, *arguments], capture_output=True, text=True)`."""
-    process = Started(arguments, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    out, err = process.communicate(timeout)
+def run(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, like `subprocess.run([sys.executable, *arguments], capture_output=True, text=True)`.
+
+    Args:
+        arguments: those of `Started`.
+        options: further ones of `Started`.
+    """
+    process = Started(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    out, err = process.communicate(240)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 

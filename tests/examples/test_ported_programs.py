@@ -1,4 +1,4 @@
-"""The ported programs, by the real command: killed by SIGKILL at a save, resumed, and compared with a clean run."""
+"""The ported programs, by the command: killed by SIGKILL at a save, resumed, and compared with a clean run."""
 
 from __future__ import annotations
 
@@ -7,34 +7,15 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests import forked
+from tests.examples.killed_at_a_sync import begin
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
-# Python imports it at its start: the process kills itself at the n-th sync of a save, before or after it.
-KILLER = """
-import os, signal
-synced, kill_at = 0, int(os.environ.get("KILL_AT", "0"))
-sync = os.fdatasync
-
-def counted(file):
-    global synced
-    synced += 1
-    if synced == kill_at and os.environ["KILL"] == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
-    sync(file)
-    if synced == kill_at:
-        os.kill(os.getpid(), signal.SIGKILL)
-    with open("synced", "w") as note:
-        note.write(str(synced))
-
-os.fdatasync = counted
-"""
 
 PROGRAMS = {
     "booking_saga": ([], 0, ("bookings.db", "SELECT action, part FROM books ORDER BY rowid")),
@@ -67,19 +48,10 @@ class World:
             (directory / "papers" / f"{name}.txt").write_text(f"about {name}\n\nmore\n\nend of {name}\n")
         if program == "endless_loop":
             (directory / "papers" / "stop").touch()
-        (directory / "sitecustomize.py").write_text(KILLER)
 
     def flowckpt(self, *words, **environ):
-        path = os.pathsep.join([str(self.directory), str(EXAMPLES.parent)])
-        return subprocess.run(
-            [sys.executable, "-m", "flowckpt", *words],
-            cwd=self.directory,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": path, "NO_COLOR": "1", **environ},
-        )
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(EXAMPLES.parent), "NO_COLOR": "1", **environ}
+        return forked.run(["-m", "flowckpt", *words], cwd=self.directory, env=environment, begins=begin)
 
     def run(self, **environ):
         inputs = [word for pair in self.inputs for word in ("-i", pair)]
