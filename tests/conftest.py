@@ -99,7 +99,7 @@ def pytest_collection():
 
 def pytest_collection_modifyitems(config, items):
     if changing := [item.nodeid for item in items if ADDRESS.search(item.nodeid)]:
-        raise pytest.UsageError(f"an id with an address differs between workers: {changing[0]}; use stable_ids")
+        raise pytest.UsageError(f"an id with an address differs in each run: {changing[0]}; use stable_ids")
     in_process.is_soak = config.getoption("--soak")
     if not in_process.is_soak:
         skip = pytest.mark.skip(reason="a long test: run with --soak")

@@ -1,4 +1,4 @@
-"""Ids of test parameters that are the same in every process, as xdist requires."""
+"""Ids of test parameters that are the same in every process, so that a test can be run again by its id."""
 
 from __future__ import annotations
 
