@@ -47,7 +47,7 @@ def a_word_ahead_of_the_line(monkeypatch):
 
     def made(self, *given, **options):
         make(self, *given, **options)
-        self.writer.note = self._head_note.note
+        self.writer.note = self._guard.note
 
     def hasty(self, body):
         sealed = self.seal.seal(body, self._lines, self.digest)

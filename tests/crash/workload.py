@@ -100,7 +100,9 @@ def patched(monkeypatch) -> Processes:
         monkeypatch.setattr(module, "read_header", read_header)
     monkeypatch.setattr(flowckpt.stores.file.directory, "read_run", processes.read_run)
     lines = flowckpt.stores.log.sealing.lines
-    monkeypatch.setattr(lines, "derived", functools.cache(lines.derive_key))  # of one segment, they are always the same
+    monkeypatch.setattr(
+        lines, "derive_key", functools.cache(lines.derive_key)
+    )  # of one segment, they are always the same
     return processes
 
 
