@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from flowckpt.core.system import blocking
-from flowckpt.core.system.blocking import APART, SyncGroup, Workers
+from flowckpt.core.system.blocking import APART, SyncGroup, Workers, run_in_place
 from flowckpt.errors import CheckpointStorageError
 from tests.stores.peers import error_of, in_fork
 
@@ -229,3 +229,21 @@ async def test_more_long_waits_than_threads_beside_short_ones_all_end(monkeypatc
 
     futures = [group.later(f"run {n}", long(n) if n % 2 else waits_once(n)) for n in range(100)]
     assert await asyncio.wait_for(asyncio.gather(*futures), 120) == [*range(100)]
+
+
+def test_work_run_in_place_receives_the_result_and_the_error_of_each_call():
+    def work():
+        first = yield (lambda: 1), None
+        try:
+            yield (lambda: 1 // 0), "shared"
+        except ZeroDivisionError:
+            second = yield (lambda: 2), None
+            return first + second
+
+    assert run_in_place(work()) == 3
+    with pytest.raises(ZeroDivisionError):
+        run_in_place(waits_for(lambda: 1 // 0))
+
+
+def waits_for(call):
+    yield call, None

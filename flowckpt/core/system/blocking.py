@@ -316,12 +316,18 @@ APART = "apart"
 
 
 def run_in_place(work: Waiting[T]) -> T:
-    """Return the result of a generator that waits in place and therefore never yields."""
+    """Make each call that a generator waits for on this thread, and return the result of the generator."""
     try:
-        next(work)
+        call, _ = next(work)
+        while True:
+            try:
+                answer = call()
+            except BaseException as error:
+                call, _ = work.throw(error)
+            else:
+                call, _ = work.send(answer)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
-    raise RuntimeError("work that waits in place has yielded")
 
 
 class _Item:

@@ -84,7 +84,6 @@ def claim_run(  # noqa: PLR0913 - one parameter for each part of a claim
     now: datetime,
     seals: Seals = PLAIN,
     known: RunImage | None = None,
-    is_grouped: bool = False,
 ) -> Waiting[FileRunWriter]:
     """Become the owner of the run in an open, durable directory. The descriptor belongs to the result.
 
@@ -98,13 +97,11 @@ def claim_run(  # noqa: PLR0913 - one parameter for each part of a claim
         now: the time, for the header.
         seals: the seals of the store.
         known: the run as read before; reused if its bytes are the same.
-        is_grouped: whether to yield the calls that wait for the disk, for a group of runs.
 
     Raises:
         RunLockedError: the lock is held, or another process claimed the same segment first.
     """
-    open_lock = partial(filesystem.open_lock, directory, LOCK)
-    lock: int = (yield open_lock, None) if is_grouped else open_lock()
+    lock: int = yield partial(filesystem.open_lock, directory, LOCK), None
     try:
         is_locked = take_lock(filesystem, lock)
         if not is_locked and (
@@ -125,7 +122,7 @@ def claim_run(  # noqa: PLR0913 - one parameter for each part of a claim
         number = max(max(numbers, default=0) + 1, at_least)
         token = os.urandom(16).hex()
         writer = yield from _claim_and_read(
-            filesystem, directory, lock, number, workflow_id, token, is_locked, fetch, now, seals, known, is_grouped
+            filesystem, directory, lock, number, workflow_id, token, is_locked, fetch, now, seals, known
         )
         if writer is None:
             raise RunLockedError(workflow_id, holder=_describe_owner(read_newest_owner(filesystem, directory)))
@@ -181,7 +178,6 @@ def _claim_and_read(  # noqa: PLR0913, PLR0917 - one parameter for each part of 
     now: datetime,
     seals: Seals,
     known: RunImage | None = None,
-    is_grouped: bool = False,
 ) -> Waiting[FileRunWriter | None]:
     """Claim a segment, mark the lower ones, and only then read the run; after an error nothing is claimed.
 
@@ -191,7 +187,7 @@ def _claim_and_read(  # noqa: PLR0913, PLR0917 - one parameter for each part of 
     seal_fields, seal = seals.make_seal(workflow_id, number, new_token(16))
     header = {**make_segment_header(workflow_id, number, now), **seal_fields}
     try:
-        file, digest = yield from claim_segment(filesystem, directory, number, header, seal, is_grouped)
+        file, digest = yield from claim_segment(filesystem, directory, number, header, seal)
     except FileExistsError:
         return None
     try:
@@ -257,12 +253,7 @@ def make_segment_header(workflow_id: str, number: int, now: datetime) -> dict[st
 
 
 def claim_segment(
-    filesystem: FileSystem,
-    directory: int,
-    number: int,
-    header: dict[str, Any],
-    signer: LineSeal | None = None,
-    is_grouped: bool = False,
+    filesystem: FileSystem, directory: int, number: int, header: dict[str, Any], signer: LineSeal | None
 ) -> Waiting[tuple[int, bytes]]:
     """Write a header under a random name, make it durable, and link it to the segment's name.
 
@@ -272,7 +263,6 @@ def claim_segment(
         number: the segment.
         header: its header.
         signer: authenticates the header, or None.
-        is_grouped: whether to yield the calls that wait for the disk.
 
     Returns:
         The open file, and the digest of its header.
@@ -280,20 +270,13 @@ def claim_segment(
     body = json.dumps(header, separators=(",", ":"))[:-1].encode()
     line, digest = chain_line(body if signer is None else signer.authenticate(body, 0, START), START)
     name = temporary_name(current_process(), new_token(8))
-    create_file = partial(filesystem.create, directory, name)
-    file: int = (yield create_file, None) if is_grouped else create_file()
+    file: int = yield partial(filesystem.create, directory, name), None
     try:
         write_all(filesystem, file, line)
-        if is_grouped:
-            yield partial(filesystem.sync, file), None
-        else:
-            filesystem.sync(file)
+        yield partial(filesystem.sync, file), None
         filesystem.link(directory, name, segment_name(number))
         filesystem.unlink(directory, name)
-        if is_grouped:
-            yield partial(filesystem.sync, directory), None
-        else:
-            filesystem.sync(directory)
+        yield partial(filesystem.sync, directory), None
     except BaseException:
         filesystem.close(file)
         with contextlib.suppress(OSError):

@@ -83,24 +83,21 @@ class Location:
         """Return the name of a run's directory."""
         return run_directory(workflow_id)
 
-    def _make_directories(self, workflow_id: str, *, is_grouped: bool = False) -> Waiting[int]:
+    def _make_directories(self, workflow_id: str, *, is_new: bool) -> Waiting[int]:
         """Make the store's directories durable and open the run's own.
 
-        The parent of an existing directory is synced, too: the process that made it may have died first.
+        The parent of an existing directory is synced, too: the process that made it may have died first. Runs of a group
+        share the syncs of the same directory.
 
         Args:
             workflow_id: the run.
-            is_grouped: whether to yield the calls that wait for the disk, for a group of runs, which shares syncs of
-                the same directory. The run's own directory must not exist.
+            is_new: whether the run's own directory must not exist.
 
         Raises:
-            FileExistsError: it exists.
+            FileExistsError: it exists, and must not.
         """
         filesystem = self._filesystem
-        if is_grouped:
-            yield partial(filesystem.make_root, str(self.path)), "root"
-        else:
-            filesystem.make_root(str(self.path))
+        yield partial(filesystem.make_root, str(self.path)), "root"
         self._check_filesystem()
         parent = filesystem.open_root(str(self.path))
         try:
@@ -111,19 +108,15 @@ class Location:
         for name in (RUNS, self._directory_name(workflow_id)):
             try:
                 try:
-                    if is_grouped and name != RUNS:
-                        yield partial(filesystem.make_directory, parent, name), None
-                    else:
-                        filesystem.make_directory(parent, name)
                     if name == RUNS:
+                        filesystem.make_directory(parent, name)
                         self.reserve.make()
+                    else:
+                        yield partial(filesystem.make_directory, parent, name), None
                 except FileExistsError:
-                    if is_grouped and name != RUNS:
+                    if is_new and name != RUNS:
                         raise
-                if is_grouped:
-                    yield partial(filesystem.sync, parent), (name == RUNS, filesystem.status(parent).inode)
-                else:
-                    filesystem.sync(parent)
+                yield partial(filesystem.sync, parent), (name == RUNS, filesystem.status(parent).inode)
                 if name == RUNS:
                     self._guard.make_identity(parent, workflow_id)
                 child = filesystem.open_directory(parent, name)

@@ -178,10 +178,10 @@ class FileRuns(FileReader):
         at_least: int = 1,
         take_over: bool = False,
         known: RunImage | None = None,
-        is_grouped: bool = False,
+        is_new: bool = False,
     ) -> Waiting[FileRunWriter]:
         """Make the run's directory durable and claim it; see `claim_run`."""
-        directory = yield from self._make_directories(workflow_id, is_grouped=is_grouped)
+        directory = yield from self._make_directories(workflow_id, is_new=is_new)
         try:
             claimed = yield from claim_run(
                 self._filesystem,
@@ -193,7 +193,6 @@ class FileRuns(FileReader):
                 now=self._clock.now(),
                 seals=self.seals,
                 known=known,
-                is_grouped=is_grouped,
             )
         except BaseException:
             self._filesystem.close(directory)
@@ -209,7 +208,7 @@ class FileRuns(FileReader):
         if workflow_id in self.owned:
             return None
         try:
-            writer = yield from self._make_and_claim(workflow_id, is_grouped=True)
+            writer = yield from self._make_and_claim(workflow_id, is_new=True)
         except (FileExistsError, FileNotFoundError):  # it existed, or was removed meanwhile: check again
             return None
         except OSError as error:
