@@ -234,7 +234,7 @@ def reseal_values(
         target = values.encrypted_name(digest)
         if target is not None and target not in there and there.intersection(values.names(digest)):
             content = read_blob(filesystem, run, workflow_id, digest, size, values)
-            write_blobs(filesystem, run, [Blob(digest, size, content=content)], values=values)
+            write_blobs(filesystem, run, [Blob(digest, size, content=content)], values)
 
 
 FEW = 8

@@ -109,8 +109,7 @@ def parse_mark(name: str) -> int | None:
     Args:
         name: a name in the directory.
     """
-    match = re.fullmatch(_MARK, name) if name[:8] == ".fenced-" else None
-    return None if match is None else int(match[1])
+    return _parse_number(".fenced-", _MARK, name)
 
 
 def released_name(number: int, inode: int) -> str:
@@ -132,8 +131,7 @@ def parse_release(name: str) -> int | None:
     Args:
         name: a name in the directory.
     """
-    match = re.fullmatch(_RELEASED, name)
-    return None if match is None else int(match[1])
+    return _parse_number(".released-", _RELEASED, name)
 
 
 def pin_name(sequence: int) -> str:
@@ -183,7 +181,11 @@ def head_name(number: int, nonce: str) -> str:
 
 def parse_head_number(name: str) -> int | None:
     """Return the segment of a head file; None for any other name."""
-    match = re.fullmatch(_HEAD, name) if name.startswith(HEAD) else None
+    return _parse_number(HEAD, _HEAD, name)
+
+
+def _parse_number(prefix: str, pattern: str, name: str) -> int | None:
+    match = re.fullmatch(pattern, name) if name.startswith(prefix) else None
     return None if match is None else int(match[1])
 
 

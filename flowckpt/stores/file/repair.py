@@ -36,6 +36,7 @@ from flowckpt.stores.file.layout import (
     LIVE,
     LOCK,
     RUNS,
+    keys_name,
     keys_numbers,
     run_directory,
     segment_name,
@@ -139,7 +140,7 @@ class _Repair:
 
     async def _copy_intact(self, aside: Path) -> None:
         """Copy the run without its damaged parts; copy the identity and keys of the store next to both."""
-        notes = [IDENTITY, *(f"keys-{number:08d}.json" for number in keys_numbers(_list_names(self.store.path)))]
+        notes = [IDENTITY, *(keys_name(number) for number in keys_numbers(_list_names(self.store.path)))]
         for name in notes:
             if (self.store.path / name).exists():
                 shutil.copy2(self.store.path / name, aside / name)

@@ -173,7 +173,7 @@ class FileRunWriter(RunWriter):
             make_body = partial(self._make_body, view, held, encoded, evicted)
             has_large_values = bool(encoded[1])  # each is written and synced
             body = (yield make_body, APART) if has_large_values else make_body()
-            digest = self.writer.write(body, is_synced=False)
+            digest = self.writer.write(body)
             yield self.writer.sync, None
             self.writer.acknowledge(digest)
             self._note_append(data, evicted)
@@ -199,8 +199,8 @@ class FileRunWriter(RunWriter):
                     self._filesystem,
                     self.directory,
                     missing.values(),
+                    self._seals.value_seal,
                     is_directory_durable=self._has_blob_directory,
-                    values=self._seals.value_seal,
                 )
                 self._has_blob_directory = True
             self._mark_values_durable(blobs, missing)
@@ -459,10 +459,12 @@ class SegmentWriter:
             FencedError: another attempt has started, or the run was cleared; nothing is acknowledged.
             CheckpointStorageError: it is unknown whether the line is durable; the writer is poisoned.
         """
-        self.acknowledge(self.write(body))
+        digest = self.write(body)
+        self.sync()
+        self.acknowledge(digest)
 
-    def write(self, body: bytes, *, is_synced: bool = True) -> bytes:
-        """Write a line, with or without a sync, and return its digest. The writer is poisoned until `acknowledge`."""
+    def write(self, body: bytes) -> bytes:
+        """Write a line without a sync, and return its digest. The writer is poisoned until `acknowledge`."""
         if self.seal is not None:
             self.is_poisoned = True  # from here on, because the number of a line is never reused
             body = self.seal.seal(body, self._lines, self.digest)
@@ -473,8 +475,6 @@ class SegmentWriter:
             written = filesystem.write(self._file, line)
             while written < len(line):
                 written += filesystem.write(self._file, line[written:])
-            if is_synced:
-                filesystem.sync_data(self._file)
         except OSError as error:
             raise self._save_error(error) from error
         return digest
@@ -493,12 +493,9 @@ class SegmentWriter:
             digest: the digest of the line.
         """
         try:
-            newest = self._find_newest()
+            self._check_ownership()
         except OSError as error:
             raise self._save_error(error) from error
-        if newest != self.number:
-            self._fence = FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
-            raise self._fence
         self.digest = digest
         self._lines += 1
         self.has_written = True
@@ -512,15 +509,11 @@ class SegmentWriter:
         Raises:
             OSError: the directory cannot be read.
         """
-        try:
-            names = self._filesystem.names(self._directory)
-        except FileNotFoundError:  # the directory itself was removed
-            names = []
+        names = self._list_names()
         numbers = segment_numbers(names)
         if numbers and numbers[-1] == self.number:
             return None
-        newest = numbers[-1] if self.number in numbers else self._find_newest_of_others(names)
-        return FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
+        return self._fence_by(numbers[-1] if self.number in numbers else self._find_newest_of_others(names))
 
     def check_is_newest(self) -> None:
         """Refuse if another attempt has started or the run was removed, regardless of earlier failures here.
@@ -530,10 +523,23 @@ class SegmentWriter:
             OSError: the directory cannot be read.
         """
         self._next_check = float("-inf")
+        self._check_ownership()
+
+    def _check_ownership(self) -> None:
         newest = self._find_newest()
         if newest != self.number:
-            self._fence = FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
+            self._fence = self._fence_by(newest)
             raise self._fence
+
+    def _fence_by(self, newest: int | None) -> FencedError:
+        return FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
+
+    def _list_names(self) -> list[str]:
+        """Return the names in the run's directory; none if the directory itself was removed."""
+        try:
+            return self._filesystem.names(self._directory)
+        except FileNotFoundError:
+            return []
 
     def find_successor(self) -> FencedError | None:
         """Return the error of the next save if a later attempt has saved a record or the run was removed.
@@ -544,18 +550,11 @@ class SegmentWriter:
         Raises:
             OSError: the directory cannot be read.
         """
-        filesystem, directory = self._filesystem, self._directory
-        try:
-            names = filesystem.names(directory)
-        except FileNotFoundError:
-            names = []
-        if not filesystem.is_named(self._file, directory, segment_name(self.number)):
-            newest = self._find_newest_of_others(names)
-            return FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
+        names = self._list_names()
+        if not self._filesystem.is_named(self._file, self._directory, segment_name(self.number)):
+            return self._fence_by(self._find_newest_of_others(names))
         later = [number for number in segment_numbers(names) if number > self.number]
-        if not any(map(self._is_begun, later)):
-            return None
-        return FencedError(self._workflow_id, attempt=self.number, newest_attempt=max(later))
+        return self._fence_by(max(later)) if any(map(self._is_begun, later)) else None
 
     def _is_begun(self, number: int) -> bool:
         """Return whether a segment has more than its header."""

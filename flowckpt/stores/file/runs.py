@@ -253,22 +253,20 @@ class FileRuns(FileReader):
         owned = self.owned.get(workflow_id)
         if owned is None or not owned.can_be_renewed:
             return None
-        with self._translate_errors(workflow_id, "make savable"), self._explain_removal(workflow_id):
-            fetch = self._make_fetch(workflow_id)
-            needed = owned.estimate_size(history) or 1
-            made = claim_next(
-                self._filesystem, owned, needed=needed, fetch=fetch, now=self._clock.now(), seals=self.seals
-            )
+        made = self._claim_after(owned, "make savable", needed=owned.estimate_size(history) or 1)
         made.on_lost = owned.on_lost
         self.owned[workflow_id] = made
         notices = tuple(made.image.notices)
         return Lease(workflow_id, made.attempt, self._load_newest(made), made.last_sequence, notices, made.token)
 
     def _claim_next(self, writer: FileRunWriter) -> FileRunWriter:
-        workflow_id = writer.workflow_id
-        with self._translate_errors(workflow_id, "acquire"), self._explain_removal(workflow_id):
+        return self._claim_after(writer, "acquire")
+
+    def _claim_after(self, writer: FileRunWriter, operation: str, *, needed: int = 0) -> FileRunWriter:
+        workflow_id, now = writer.workflow_id, self._clock.now()
+        with self._translate_errors(workflow_id, operation), self._explain_removal(workflow_id):
             fetch = self._make_fetch(workflow_id)
-            return claim_next(self._filesystem, writer, fetch=fetch, now=self._clock.now(), seals=self.seals)
+            return claim_next(self._filesystem, writer, needed=needed, fetch=fetch, now=now, seals=self.seals)
 
     def _drop_earlier_generations(self, writer: FileRunWriter, sequence: int) -> None:
         try:

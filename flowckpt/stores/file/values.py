@@ -26,9 +26,9 @@ def write_blobs(
     filesystem: FileSystem,
     run: int,
     blobs: Iterable[Blob],
+    values: ValueSeal,
     *,
     is_directory_durable: bool = False,
-    values: ValueSeal | None = None,
 ) -> None:
     """Make blobs durable in the directory of a run.
 
@@ -36,8 +36,8 @@ def write_blobs(
         filesystem: the calls.
         run: the run's directory, open.
         blobs: the blobs, none of them known to exist.
+        values: compresses or encrypts them.
         is_directory_durable: whether this writer has already made the directory of blobs durable.
-        values: compresses or encrypts them, or None.
     """
     if not is_directory_durable:
         with contextlib.suppress(FileExistsError):
@@ -46,18 +46,14 @@ def write_blobs(
     with held_open(filesystem, filesystem.open_directory(run, BLOBS)) as directory:
         for blob in blobs:
             with temporary_file(filesystem, directory) as (file, name):
-                target, content = blob.digest, blob.content()
-                if values is not None:
-                    target, content = values.seal(blob.digest, content)
+                target, content = values.seal(blob.digest, blob.content())
                 write_all(filesystem, file, content)
                 filesystem.sync_data(file)
                 filesystem.rename(directory, name, target)
         filesystem.sync(directory)
 
 
-def read_blob(
-    filesystem: FileSystem, run: int, workflow_id: str, digest: str, size: int, values: ValueSeal | None = None
-) -> bytes:
+def read_blob(filesystem: FileSystem, run: int, workflow_id: str, digest: str, size: int, values: ValueSeal) -> bytes:
     """Return the content of a blob, verified.
 
     Args:
@@ -74,7 +70,7 @@ def read_blob(
     location = f"{BLOBS}/{digest}"
     try:
         with held_open(filesystem, filesystem.open_directory(run, BLOBS)) as directory:
-            file, name = _open_value(filesystem, directory, [digest] if values is None else values.names(digest))
+            file, name = _open_value(filesystem, directory, values.names(digest))
     except OSError as error:
         if error.errno not in NOT_OURS:
             raise  # a failure of the medium does not mean that the record is damaged
@@ -82,15 +78,14 @@ def read_blob(
             workflow_id, location=location, detail=f"a large value cannot be read: {error.strerror}"
         ) from error
     with held_open(filesystem, file):
-        most = size if values is None or name == digest else values.most_bytes(size)
+        most = size if name == digest else values.most_bytes(size)
         content = filesystem.read(file, most + 1, 0)
-    if values is not None and name != digest:
-        try:
-            content = values.open(name, content, digest, size)
-        except SealBrokenError as broken:
-            raise CheckpointCorruptedError(
-                workflow_id, location=f"{BLOBS}/{name}", detail=f"a large value cannot be opened: {broken}"
-            ) from broken
+    try:
+        content = values.open(name, content, digest, size)
+    except SealBrokenError as broken:
+        raise CheckpointCorruptedError(
+            workflow_id, location=f"{BLOBS}/{name}", detail=f"a large value cannot be opened: {broken}"
+        ) from broken
     if len(content) != size or sha256(content).hexdigest() != digest:
         raise CheckpointCorruptedError(workflow_id, location=location, detail="a large value does not match its digest")
     return content
@@ -115,9 +110,7 @@ def _open_value(filesystem: FileSystem, directory: int, names: list[str]) -> tup
 # cleared.
 
 
-def share_blobs(
-    filesystem: FileSystem, source: int, run: int, sizes: Mapping[str, int], values: ValueSeal | None = None
-) -> set[str]:
+def share_blobs(filesystem: FileSystem, source: int, run: int, sizes: Mapping[str, int], values: ValueSeal) -> set[str]:
     """Link large values of one run into the directory of another, durably.
 
     Only values that a record of the source refers to may be passed, because these are durable.
@@ -142,7 +135,7 @@ def share_blobs(
         ours = filesystem.open_directory(run, BLOBS)
         opened.callback(filesystem.close, ours)
         for digest, size in sizes.items():
-            for name in [digest] if values is None else values.names(digest):
+            for name in values.names(digest):
                 with contextlib.suppress(OSError):  # missing, planted or too many links: then it is copied
                     if _is_whole(filesystem, theirs, name, size if name == digest else None):
                         filesystem.link_into(theirs, ours, name)

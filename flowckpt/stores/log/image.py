@@ -594,7 +594,9 @@ class LoadedRun(FieldEquality):
 
     def all(self, attempt: int) -> list[CheckpointData]:
         """Return the checkpoints of an attempt, oldest first."""
-        return [self.image.data(index, self.fetch) for index in self._indices(attempt)]
+        records = self.image.records
+        indices = [index for index in self.image.checkpoints() if records[index].segment == attempt]
+        return [self.image.data(index, self.fetch) for index in indices]
 
     def info(self) -> RunInfo | None:
         """Return the run as listed, without its owner; None if it has no checkpoint."""
@@ -602,10 +604,6 @@ class LoadedRun(FieldEquality):
         return (
             None if data is None else RunInfo.of(self.image.workflow_id, data, self.image.started_at or data.saved_at)
         )
-
-    def _indices(self, attempt: int | None) -> list[int]:
-        records = self.image.records
-        return [index for index in self.image.checkpoints() if attempt in (None, records[index].segment)]
 
 
 class LogRuns(RunsBase[W]):

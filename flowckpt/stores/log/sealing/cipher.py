@@ -54,8 +54,6 @@ class Cipher:
             bound: associated data, which the reader must pass again.
         """
         parts = max(1, -(-len(data) // PART))
-        if parts == 1:
-            return self._aead.encrypt(_nonce(number, 0, is_last=True), data, bound)
         return b"".join(
             self._aead.encrypt(
                 _nonce(number, part, is_last=part == parts - 1), data[part * PART : (part + 1) * PART], bound

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import hmac
 import json
-from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable
 from secrets import token_hex
@@ -176,8 +175,7 @@ class LineSeal:
         if self._cipher is None:
             body = self.verify(body, number, previous)
             return inflate(body) if body.startswith(PACKED) else body
-        mark, data = _parts(body)
-        methods, size = _methods_and_size(mark)
+        mark, data, methods, size = _parse_sealed(body)
         if methods[-1:] != [_CIPHER]:
             raise SealBrokenError("it is not encrypted, as every line of its segment is")
         found = self._cipher.decrypt(data, number, _encode_place(number, previous) + mark)
@@ -246,8 +244,7 @@ def inflate(body: bytes) -> bytes:
     Raises:
         SealBrokenError: it does not unpack, or is also encrypted.
     """
-    mark, data = _parts(body)
-    methods, size = _methods_and_size(mark)
+    _, data, methods, size = _parse_sealed(body)
     if _CIPHER in methods:
         raise SealBrokenError("it is encrypted, but its segment's header names no encryption")
     return _unpack_by(data, methods, size)
@@ -263,17 +260,15 @@ def _encode_place(number: int, previous: bytes) -> bytes:
     return number.to_bytes(8, "big") + previous
 
 
-def _parts(body: bytes) -> tuple[bytes, bytes]:
-    mark, found, text = body.partition(_DATA)
-    if not found or text[-1:] != b'"':
+def _parse_sealed(body: bytes) -> tuple[bytes, bytes, list[str], int]:
+    """Return the part of a sealed body before its data, the data, how it was sealed, and its size before packing."""
+    mark, separator, text = body.partition(_DATA)
+    if not separator or text[-1:] != b'"':
         raise SealBrokenError("it is neither a record nor a sealed one")
     try:
-        return mark, a2b_base64(text[:-1], strict_mode=True)
-    except (Base64Error, ValueError) as error:
+        data = a2b_base64(text[:-1], strict_mode=True)
+    except ValueError as error:
         raise SealBrokenError(f"invalid base64: {error}") from error
-
-
-def _methods_and_size(mark: bytes) -> tuple[list[str], int]:
     try:
         fields = json.loads(mark + b"}")
         methods, size = str(fields["packed"]).split(","), fields.get("size", 0)
@@ -281,7 +276,7 @@ def _methods_and_size(mark: bytes) -> tuple[list[str], int]:
         raise SealBrokenError("it is neither a record nor a sealed one") from error
     if type(size) is not int:
         raise SealBrokenError("its size is missing")
-    return methods, size
+    return mark, data, methods, size
 
 
 _SUFFIXES = {GZIP: ".gz", ZSTD: ".zst"}
