@@ -365,7 +365,6 @@ def compact_run(
         else:
             # A process that wrote the pack may have died before it wrote the head file, which then has an old key.
             with _open_guard(filesystem, directory, image.begun, image.seal, image, seals) as head:
-                _begin_guard(head)
                 _check_newest(filesystem, directory, workflow_id, claimed)
                 if head is not None:
                     head.note(image.end)
@@ -379,21 +378,17 @@ def compact_run(
 def _open_guard(
     filesystem: FileSystem, directory: int, number: int, seal: LineSeal | None, image: RunImage, seals: Seals
 ) -> Iterator[TruncationGuard | None]:
-    """Yield the unstarted guard of a head file, synced at the end; None if the segment is not sealed."""
+    """Begin a head file, and sync it at the end; None if the segment is not sealed."""
     if seal is None or seal.key is None:
         yield None
         return
     adopts = find_acknowledged(image, read_heads(filesystem, directory), seals)
     head = TruncationGuard(filesystem, directory, number, seal, adopts)
     try:
+        head.begin()
         yield head
     finally:
         head.close(is_end=True)
-
-
-def _begin_guard(head: TruncationGuard | None) -> None:
-    if head is not None:
-        head.begin()
 
 
 def _check_newest(filesystem: FileSystem, directory: int, workflow_id: str, claimed: int, newest: int = 0) -> None:
@@ -417,7 +412,6 @@ def _write_pack(
     seal: LineSeal | None,
     head: TruncationGuard | None,
 ) -> None:
-    _begin_guard(head)
     with temporary_file(filesystem, directory) as (file, temporary):
         try:
             digest = _write_lines(filesystem, file, lines, seal)

@@ -537,19 +537,6 @@ def give_up_segment(filesystem: FileSystem, directory: int, file: int, number: i
             filesystem.unlink(directory, mark_name(number, status.inode))
 
 
-def note_release(filesystem: FileSystem, directory: int, file: int, number: int) -> None:
-    """Note that a segment's writer, which never had the lock, released the run. Nothing is synced: see `is_released`.
-
-    Args:
-        filesystem: the calls.
-        directory: the run's directory.
-        file: the segment's file, open.
-        number: the segment.
-    """
-    if filesystem.is_named(file, directory, segment_name(number)):
-        filesystem.close(filesystem.create(directory, released_name(number, filesystem.status(file).inode)))
-
-
 def is_released(filesystem: FileSystem, directory: int) -> bool:
     """Return whether the writer of the newest segment released the run, although another process holds the lock.
 

@@ -20,8 +20,8 @@ from flowckpt.core.system.blocking import APART, Waiting
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.filesystem import NOWHERE, FileSystem, Place, open_if_there
 from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
-from flowckpt.stores.file.directory import StartedSteps, give_up_segment, note_release, read_lines, seal_live_note
-from flowckpt.stores.file.layout import mark_name, segment_name, segment_numbers
+from flowckpt.stores.file.directory import StartedSteps, give_up_segment, read_lines, seal_live_note
+from flowckpt.stores.file.layout import mark_name, released_name, segment_name, segment_numbers
 from flowckpt.stores.file.values import share_blobs, write_blobs
 from flowckpt.stores.log.image import RunImage
 from flowckpt.stores.log.sealing.protection import PLAIN, Seals
@@ -574,8 +574,14 @@ class SegmentWriter:
             give_up_segment(self._filesystem, self._directory, self._file, self.number)
 
     def note_release(self) -> None:
-        """Note in the directory that this writer released the run."""
-        note_release(self._filesystem, self._directory, self._file, self.number)
+        """Note in the directory that this writer, which never had the lock, released the run.
+
+        Nothing is synced: see `is_released`.
+        """
+        filesystem, directory = self._filesystem, self._directory
+        if filesystem.is_named(self._file, directory, segment_name(self.number)):
+            name = released_name(self.number, filesystem.status(self._file).inode)
+            filesystem.close(filesystem.create(directory, name))
 
     def close(self) -> None:
         """Close the segment's file."""

@@ -246,7 +246,7 @@ class Guard:
         if filesystem.exists(root, IDENTITY):
             return True
         if not self._is_plain:
-            if keys_numbers(filesystem.names(root)) or has_sealed_run(filesystem, root, most=_MOST_CHECKED):
+            if keys_numbers(filesystem.names(root)) or has_sealed_run(filesystem, root):
                 if filesystem.exists(root, IDENTITY):  # another process just made it, and then the rest
                     return True
                 raise lost_identity_error(filesystem, root)
@@ -291,16 +291,15 @@ class SealedSegment:
         return seal is not None and seal.is_verified
 
 
-def has_sealed_run(filesystem: FileSystem, root: int, *, most: int | None = None) -> bool:
-    """Return whether a run of a store was written with a key: each such run has a head file.
+def has_sealed_run(filesystem: FileSystem, root: int) -> bool:
+    """Return whether one of the first runs of a store was written with a key: each such run has a head file.
 
     Args:
         filesystem: the calls.
         root: the store's directory, open.
-        most: the maximum number of runs to check; all by default.
     """
-    found = islice(_iter_runs(filesystem, root), most)
-    return any(name.startswith(HEAD) for _, names in found for name in names)
+    runs = islice(_iter_runs(filesystem, root), _MOST_CHECKED)
+    return any(name.startswith(HEAD) for _, names in runs for name in names)
 
 
 def iter_sealed_segments(filesystem: FileSystem, root: int) -> Iterator[SealedSegment]:
