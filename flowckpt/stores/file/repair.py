@@ -86,7 +86,7 @@ class _Repair:
 
     async def run(self) -> Repaired:
         left = self._find_aside()
-        if not self.place.is_dir() or (left is not None and not segment_numbers(os.listdir(self.place))):
+        if not self.place.is_dir() or (left is not None and not segment_numbers(_list_names(self.place))):
             if left is None:
                 raise CheckpointNotFoundError(self.workflow_id)
             return await self._restore_run(left)
@@ -140,13 +140,13 @@ class _Repair:
 
     async def _copy_intact(self, aside: Path) -> None:
         """Copy the run without its damaged parts; copy the identity and keys of the store next to both."""
-        notes = [IDENTITY, *(keys_name(number) for number in keys_numbers(os.listdir(self.store.path)))]
+        notes = [IDENTITY, *(keys_name(number) for number in keys_numbers(_list_names(self.store.path)))]
         for name in notes:
             if (self.store.path / name).exists():
                 shutil.copy2(self.store.path / name, aside / name)
                 shutil.copy2(self.store.path / name, aside / _INTACT / name)
         copy = aside / _INTACT / RUNS / self.place.name
-        segments = segment_numbers(os.listdir(self.place))
+        segments = segment_numbers(_list_names(self.place))
         shutil.copytree(self.place, copy, ignore=shutil.ignore_patterns(LOCK, LIVE, f"{HEAD}*", "*.jsonl", ".*"))
         for number in segments:
             self._copy_segment(number, copy)
@@ -185,7 +185,7 @@ class _Repair:
 
     def _cut_damage(self, copy: Path, damage: CheckpointCorruptedError | ForeignRecordError) -> None:
         """Remove the damage from the copy: all lines from the one that refers to a lost value on, or a segment."""
-        segments = segment_numbers(os.listdir(copy))
+        segments = segment_numbers(_list_names(copy))
         digest = next(
             (each.name.partition(".")[0] for each in (copy / BLOBS).glob("*") if each.name[:64] in str(damage)), ""
         )
@@ -245,3 +245,7 @@ def _extract_intact(workflow_id: str, number: int, data: bytes, seals: Seals) ->
         else:
             break
     return data, why
+
+
+def _list_names(directory: Path) -> list[str]:
+    return [each.name for each in directory.iterdir()]
