@@ -67,36 +67,23 @@ FEW = 8
 """How many earlier rerun steps are passed to a member; the first ones are enough."""
 
 
-@attrs.frozen
-class Nested:
-    """The steps that contain certain other steps, each with those steps.
-
-    Attributes:
-        cut: with steps whose results do not count from the start.
-        in_doubt: with steps that have a recorded start and no recorded end.
-    """
-
-    cut: Mapping[str, list[str]]
-    in_doubt: Mapping[str, list[str]]
-
-
 @attrs.define(eq=False)
 class Planning(PlannedSteps):
     """Makes the plan of one resume.
 
     Attributes:
         aside: recorded results that would be dropped or may be reused.
-        nested: the steps that contain steps whose results do not count, or that are in doubt.
+        cut_below: the steps that contain steps whose results do not count from the start, each with those steps.
+        unended_below: the same for steps that have a recorded start and no recorded end.
     """
 
     aside: DroppedResults = attrs.field(init=False, factory=DroppedResults)
-    nested: Nested = attrs.field(
-        init=False,
-        default=attrs.Factory(
-            lambda self: Nested(group_nested(self.resumption.cut), group_nested(self.resumption.unended)),
-            takes_self=True,
-        ),
-    )
+    cut_below: Mapping[str, list[str]] = attrs.field(init=False)
+    unended_below: Mapping[str, list[str]] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.cut_below = group_nested(self.resumption.cut)
+        self.unended_below = group_nested(self.resumption.unended)
 
     async def plan(self) -> ResumePlan:
         """Drive the generator and return what a resume would do."""
@@ -244,7 +231,7 @@ class Planning(PlannedSteps):
         step, path, result = enter.step, enter.path, enter.result
         if step.action.is_composite:
             self.seen.add(path)
-            is_begun = path in self.nested.cut or path in self.nested.in_doubt or path in self.resumption.cut
+            is_begun = path in self.cut_below or path in self.unended_below or path in self.resumption.cut
             if result is None and not enter.nested and not is_begun:
                 self.steps.append(PlannedStep(path, Decision.NEW, assumes=self.list_assumed(), location=enter.location))
                 self.again.paths.append(path)
@@ -413,8 +400,8 @@ class _PlannedFanOut:
     async def plan_members(self) -> list[str]:
         """Plan the members that are known; return the paths of the removed ones."""
         planning, enter, action = self.planning, self.enter, self._action
-        expansion, nested = expand(enter), planning.nested
-        doubts = {*nested.in_doubt.get(enter.path, ())}
+        expansion = expand(enter)
+        doubts = {*planning.unended_below.get(enter.path, ())}
         gone: list[str] = []
         for made in _create_members(expansion):
             await self._consider(made)
@@ -423,8 +410,10 @@ class _PlannedFanOut:
                 self.answers.append(None)  # the number of further members is not known yet
                 break
         else:
-            without = [each for each in nested.cut.get(enter.path, ()) if each not in planning.seen]
-            gone = [each for each in (*without, *list_below(nested.cut, without)) if each in planning.resumption.cut]
+            without = [each for each in planning.cut_below.get(enter.path, ()) if each not in planning.seen]
+            gone = [
+                each for each in (*without, *list_below(planning.cut_below, without)) if each in planning.resumption.cut
+            ]
         return gone + [each.path for each in expansion.take_rest()]
 
     async def _consider(self, made: Enter) -> None:

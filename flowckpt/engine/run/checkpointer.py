@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -21,6 +21,7 @@ from flowckpt.stores.base import StoreBase
 
 if TYPE_CHECKING:
     from flowckpt.core.records import PartialState
+    from flowckpt.maintenance.evict import Evictor
 
 
 _log = logging.getLogger("flowckpt")
@@ -31,26 +32,6 @@ _log = logging.getLogger("flowckpt")
 
 _HANGS_NS = 1_000_000_000
 _REST = 10
-
-
-class Evicting(Protocol):
-    """Chooses, before each save, which older checkpoints it removes."""
-
-    async def before_save(self, data: CheckpointData) -> None:
-        """Pass the checkpoints to remove to the store; never raises.
-
-        Args:
-            data: the checkpoint about to be saved.
-        """
-        ...
-
-    def after_save(self, data: CheckpointData) -> None:
-        """Take note of a durable checkpoint.
-
-        Args:
-            data: the saved checkpoint.
-        """
-        ...
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -88,7 +69,7 @@ class SavePolicy:
 
     trigger: options.Trigger | None = None
     continue_on_save_error: bool = False
-    evictor: Evicting | None = None
+    evictor: Evictor | None = None
     is_timed: bool = False
     took: tuple[int, float] = attrs.field(init=False, default=(0, 0.0))
     _saved_results: int = attrs.field(init=False, default=0)

@@ -19,6 +19,7 @@ from flowckpt.core.records import CheckpointData, History
 from flowckpt.core.records.wait import Signal, Wait, WaitKind, birth_of, sent_to
 from flowckpt.core.system.blocking import start_within
 from flowckpt.core.system.clock import Clock
+from flowckpt.engine.rules.plan import find_message_for
 from flowckpt.engine.values.waits import Waits
 from flowckpt.errors import CheckpointStorageError, FlowckptError, SettingError
 from flowckpt.execution.interrupts import Interrupts
@@ -32,10 +33,11 @@ _SHOWN = 8
 _log = logging.getLogger("flowckpt")
 
 
+@attrs.define(eq=False, repr=False)
 class Inbox:
     """The messages for one run.
 
-    Args:
+    Attributes:
         store: the store of the run.
         workflow_id: the run.
         metadata: the run's metadata; messages to the run repeat the birth in it.
@@ -44,25 +46,16 @@ class Inbox:
         history: the results at the start of the attempt, with the messages that they consumed.
     """
 
-    def __init__(
-        self,
-        store: StoreBase,
-        workflow_id: str,
-        metadata: Mapping[str, Any],
-        clock: Clock,
-        waits: Waits,
-        history: History,
-    ) -> None:
-        self._store = store
-        self._workflow_id = workflow_id
-        self._metadata = metadata
-        self._clock = clock
-        self._waits = waits
-        self._history = history
-        self._taken: set[str] | None = None
-        self._found: Sequence[Signal] = ()
-        self._read_ns: int | None = None
-        self._has_warned = False
+    store: StoreBase
+    workflow_id: str
+    metadata: Mapping[str, Any]
+    clock: Clock
+    waits: Waits
+    history: History
+    _taken: set[str] | None = attrs.field(init=False, default=None)
+    _found: Sequence[Signal] = attrs.field(init=False, default=())
+    _read_ns: int | None = attrs.field(init=False, default=None)
+    _has_warned: bool = attrs.field(init=False, default=False)
 
     async def find_message(self, wait: Wait, *, is_fresh: bool = False) -> Signal | None:
         """Return the message that ends a wait: the first one sent before its deadline; None without one.
@@ -73,10 +66,7 @@ class Inbox:
         """
         if wait.is_timed:
             return None
-        for signal in await self._read_pending(is_fresh=is_fresh):
-            if signal.ends(wait) and (wait.due_at is None or signal.sent_at < wait.due_at):
-                return signal
-        return None
+        return find_message_for(wait, await self._read_pending(is_fresh=is_fresh))
 
     async def can_end_any(self, waits: Iterable[Wait], *, is_fresh: bool = False) -> bool:
         """Return whether one of these waits can end now.
@@ -85,7 +75,7 @@ class Inbox:
             waits: the waits.
             is_fresh: as for `find_message`.
         """
-        now = self._clock.now()
+        now = self.clock.now()
         for wait in waits:
             if wait.is_due(now) or await self.find_message(wait, is_fresh=is_fresh) is not None:
                 return True
@@ -104,38 +94,38 @@ class Inbox:
     async def remove(self, signal_ids: Iterable[str]) -> None:
         """Remove messages that are recorded as consumed; one that stays in the store is not consumed again."""
         try:
-            await self._store.remove_signals(self._workflow_id, tuple(signal_ids))
+            await self.store.remove_signals(self.workflow_id, tuple(signal_ids))
         except CheckpointStorageError as error:
-            _log.warning("run %s: a consumed signal could not be removed: %s", self._workflow_id, error)
+            _log.warning("run %s: a consumed signal could not be removed: %s", self.workflow_id, error)
 
     async def tidy(self) -> None:
         """Remove messages that earlier attempts consumed but did not remove."""
-        if any(result.signal for result in self._history.notable()) and self._store.has(Ability.SIGNALS):
+        if any(result.signal for result in self.history.notable()) and self.store.has(Ability.SIGNALS):
             try:
                 await self._read_pending(is_fresh=True)
             except FlowckptError as error:  # the run is done, and does not need its messages any more
-                _log.warning("run %s: its consumed signals could not be removed: %s", self._workflow_id, error)
+                _log.warning("run %s: its consumed signals could not be removed: %s", self.workflow_id, error)
 
     async def _read_pending(self, *, is_fresh: bool) -> list[Signal]:
-        now_ns = self._clock.elapsed_ns()
+        now_ns = self.clock.elapsed_ns()
         if is_fresh or self._read_ns is None or now_ns - self._read_ns > _FRESH_NS:
-            store = self._store
+            store = self.store
             if not store.has(Ability.SIGNALS):
                 raise SettingError(
                     f"{store!r} cannot deliver signals, so nothing could ever end this wait",
                     setting="checkpoint_store",
                     remedy="Use another store, or give it the methods send_signal, signals and remove_signals.",
                 )
-            found = await store.signals(self._workflow_id)
-            self._found, self._read_ns = sent_to(self._metadata, found), now_ns
+            found = await store.signals(self.workflow_id)
+            self._found, self._read_ns = sent_to(self.metadata, found), now_ns
             if len(found) > len(self._found) and not self._has_warned:
                 message = "run %s: messages of an earlier run with the same id are ignored: %s"
                 strange = [each.signal_id for each in found if each not in self._found]
-                _log.warning(message, self._workflow_id, ", ".join(map(repr, strange[:_SHOWN])))
+                _log.warning(message, self.workflow_id, ", ".join(map(repr, strange[:_SHOWN])))
                 self._has_warned = True
         if self._taken is None:
-            self._taken = {result.signal for result in self._history.notable() if result.signal}
-            self._taken.update(self._waits.taken)
+            self._taken = {result.signal for result in self.history.notable() if result.signal}
+            self._taken.update(self.waits.taken)
             left = [signal.signal_id for signal in self._found if signal.signal_id in self._taken]
             if left:  # by an attempt that crashed before it removed them
                 await self.remove(left)

@@ -76,7 +76,7 @@ class Cached:
     path: str
 
     @property
-    def said(self) -> str:
+    def sentence(self) -> str:
         """A sentence that names the source."""
         return f"step {self.path} of run {self.workflow_id} has its result"
 
@@ -236,10 +236,11 @@ def _select_newest(notes: Sequence[Note]) -> list[Note]:
 # Taking a result.
 
 
+@attrs.define(eq=False, repr=False)
 class ResultCache:
     """Finds results that the steps of one attempt, or of one plan, may take.
 
-    Args:
+    Attributes:
         store: the store of the runs.
         workflow_id: the run that takes the results.
         claims: checks the results' claims.
@@ -248,29 +249,23 @@ class ResultCache:
         is_plan: whether nothing may be written.
     """
 
-    def __init__(
-        self,
-        store: StoreBase,
-        workflow_id: str,
-        claims: ClaimChecker,
-        clock: Clock,
-        secrets: KnownSecrets,
-        *,
-        is_plan: bool = False,
-    ) -> None:
-        self._store = store
-        self._workflow_id = workflow_id
-        self._claims = claims
-        self._clock = clock
-        self._secrets = secrets
-        self._index = ResultIndex(store, not is_plan and store.has(Ability.INDEX))
-        self._is_fresh = False
-        self._refreshing = asyncio.Lock()
-        self._sources: dict[str, tuple[CheckpointData, dict[str, StepResult]]] = {}
-        self._warned: set[str] = set()
-        self._own: dict[str, list[StepResult]] = {}
-        self._own_results: Sequence[StepResult] = ()
-        self._own_count = 0
+    store: StoreBase
+    workflow_id: str
+    claims: ClaimChecker
+    clock: Clock
+    secrets: KnownSecrets
+    is_plan: bool = False
+    _index: ResultIndex = attrs.field(init=False)
+    _is_fresh: bool = attrs.field(init=False, default=False)
+    _refreshing: asyncio.Lock = attrs.field(init=False, factory=asyncio.Lock)
+    _sources: dict[str, tuple[CheckpointData, dict[str, StepResult]]] = attrs.field(init=False, factory=dict)
+    _warned: set[str] = attrs.field(init=False, factory=set)
+    _own: dict[str, list[StepResult]] = attrs.field(init=False, factory=dict)
+    _own_results: Sequence[StepResult] = attrs.field(init=False, default=())
+    _own_count: int = attrs.field(init=False, default=0)
+
+    def __attrs_post_init__(self) -> None:
+        self._index = ResultIndex(self.store, not self.is_plan and self.store.has(Ability.INDEX))
 
     async def find(
         self, step: Step[Any], path: str, own: Sequence[StepResult], counts: Callable[[str], bool] = bool
@@ -288,7 +283,7 @@ class ResultCache:
             return None
         for result in self._index_own(own).get(key, ()):
             if result.path != path and counts(result.path):
-                found = await self._check_result(step, path, self._workflow_id, result, {})
+                found = await self._check_result(step, path, self.workflow_id, result, {})
                 if found is not None:
                     return found
         try:
@@ -302,7 +297,7 @@ class ResultCache:
             if found is None and not was_fresh:
                 async with self._refreshing:  # all members of a map find nothing at the same time
                     if not self._is_fresh:
-                        await self._index.refresh(self._workflow_id)
+                        await self._index.refresh(self.workflow_id)
                         self._is_fresh = True
                 found = await self._look_up(step, path, key)
         except FlowckptError as error:  # an unreadable cache only costs time
@@ -323,7 +318,7 @@ class ResultCache:
 
     def _make_key(self, step: Step[Any]) -> str:
         passed = KnownSecrets()
-        call = identify(step.action, self._secrets, step.modifiers.version)
+        call = identify(step.action, self.secrets, step.modifiers.version)
         plain = identify(step.action, passed, step.modifiers.version)
         if passed.is_any or plain.arguments != call.arguments:
             why = "its arguments contain a secret, and secrets are not recorded for a comparison"
@@ -340,11 +335,11 @@ class ResultCache:
     def _warn_once(self, text: str) -> None:
         if text not in self._warned:
             self._warned.add(text)
-            _log.warning("run %s: %s", self._workflow_id, text)
+            _log.warning("run %s: %s", self.workflow_id, text)
 
     async def _look_up(self, step: Step[Any], path: str, key: str) -> Cached | None:
         for run, its_path, _, _ in await self._index.notes(key):
-            if run == self._workflow_id:
+            if run == self.workflow_id:
                 continue
             latest, results = await self._load_source(run)
             result = results.get(its_path)
@@ -358,7 +353,7 @@ class ResultCache:
     async def _load_source(self, run: str) -> tuple[CheckpointData | None, Mapping[str, StepResult]]:
         if run not in self._sources:
             try:
-                latest = await self._store.load_latest(run)
+                latest = await self.store.load_latest(run)
             except FlowckptError as error:
                 _log.info("nothing is taken from run %s: %s", run, error.message)
                 latest = None
@@ -374,19 +369,19 @@ class ResultCache:
     ) -> Cached | None:
         """Return a found result if it belongs to the same call and is valid now."""
         moment, limit = ended_at(result), step.modifiers.cache_seconds or 0.0
-        if moment is None or not (isinf(limit) or self._clock.now() - moment <= timedelta(seconds=limit)):
+        if moment is None or not (isinf(limit) or self.clock.now() - moment <= timedelta(seconds=limit)):
             return None
         taken = attrs.evolve(result, path=path, name=step.name)
-        judge = Judge(ResumePolicy(), secrets=self._secrets)
+        judge = Judge(ResumePolicy(), secrets=self.secrets)
         judge.packages.update(find_moved_versions(metadata))
         try:
             report = None
             if taken.evidence is not None:
-                report = judge.reports[path] = await self._claims.verify_again(step, taken, restore_value)
+                report = judge.reports[path] = await self.claims.verify_again(step, taken, restore_value)
             if judge.reasons(step, taken):
                 return None
             value, tree = restore_value(step, taken), plain_tree(result.held_output, path)
-            refuse_secrets(tree, self._secrets, path)
+            refuse_secrets(tree, self.secrets, path)
         except FlowckptError as error:
             _log.info("step %s of run %s is not taken: %s", result.path, run, error.message)
             return None

@@ -6,6 +6,7 @@ The record of a composite is written once, at its end. The results of its own st
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Protocol
@@ -45,36 +46,14 @@ class Driven(Protocol):
 NewScope = Callable[[RunContext, Replay], Driven]
 
 
-class Member(Protocol):
+@attrs.define(eq=False, repr=False)
+class Member(ABC):
     """A step of a generator or of a composite.
 
     Attributes:
-        enter: the step, its path and its record.
-        answer: the step's output or failure, once it is restored or has run.
-        is_stale: whether its recorded result is no longer valid.
-    """
-
-    enter: Enter
-    answer: Answer
-    is_stale: bool
-
-    async def look_back(self) -> bool:
-        """Return whether the record has a result of this step that is still valid."""
-        ...
-
-    async def run(self) -> Answer:
-        """Run whatever has no result yet; return the step's output or failure."""
-        ...
-
-
-@attrs.define(eq=False, repr=False)
-class PlainMember:
-    """A step with an action of its own.
-
-    Attributes:
         context: the attempt.
-        enter: the step, its path and its record.
-        answer: the step's output or failure.
+        enter: the step, its path, its record, and the record of its own steps.
+        answer: the step's output or failure, once it is restored or has run.
         is_stale: whether its recorded result is no longer valid.
     """
 
@@ -82,6 +61,19 @@ class PlainMember:
     enter: Enter
     answer: Answer = (None, None)
     is_stale: bool = False
+
+    @abstractmethod
+    async def look_back(self) -> bool:
+        """Return whether the record has a result of this step that is still valid."""
+
+    @abstractmethod
+    async def run(self) -> Answer:
+        """Run whatever has no result yet; return the step's output or failure."""
+
+
+@attrs.define(eq=False, repr=False)
+class PlainMember(Member):
+    """A step with an action of its own."""
 
     async def look_back(self) -> bool:
         """Restore the recorded result, if there is one and it is still valid."""
@@ -107,22 +99,14 @@ class PlainMember:
 
 
 @attrs.define(eq=False, repr=False)
-class CompositeRun:
+class CompositeRun(Member):
     """A step that consists of other steps; subclasses define how to look back and how to run.
 
     Attributes:
-        context: the attempt.
-        enter: the step, its path, and the record of its own steps.
         new_scope: creates the drivers of the generators below this step.
-        answer: the step's output or failure.
-        is_stale: whether its recorded result is no longer valid.
     """
 
-    context: RunContext
-    enter: Enter
-    new_scope: NewScope
-    answer: Answer = (None, None)
-    is_stale: bool = False
+    new_scope: NewScope = attrs.field(kw_only=True)
     _start_times: tuple[datetime, int] | None = None
 
     async def begin(self) -> None:
@@ -246,7 +230,7 @@ def make_member(run: RunContext, enter: Enter, new_scope: NewScope) -> Member:
     if is_stopped(enter.result):
         return StoppedMember(run, enter)
     if isinstance(action, composites.FanOutAction):
-        return steps.fan_out.FanOut(run, enter, new_scope)
+        return steps.fan_out.FanOut(run, enter, new_scope=new_scope)
     if isinstance(action, composites.WorkflowAction):
-        return steps.child.ChildWorkflow(run, enter, new_scope)
+        return steps.child.ChildWorkflow(run, enter, new_scope=new_scope)
     return PlainMember(run, enter)
