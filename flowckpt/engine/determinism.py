@@ -46,7 +46,7 @@ from flowckpt.engine.dry.recorded_drive import DryResponder
 from flowckpt.engine.engine import WorkflowEngine, run_in_own_loop
 from flowckpt.engine.rules.judge import identity_reasons
 from flowckpt.engine.values.failures import read_answer, record_error, step_failure
-from flowckpt.engine.values.inputs import bind_inputs, bind_next
+from flowckpt.engine.values.inputs import bind_inputs, bind_next, decode_input
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.engine.values.target import describe_target, load_target
 from flowckpt.errors import FlowckptError, StepDefinitionError, WorkflowDefinitionError
@@ -337,10 +337,7 @@ def main(question_file: Path, answer_file: Path) -> None:
     question = json.loads(question_file.read_text(encoding="utf-8"))
     try:
         workflow = load_target(question["target"])
-        inputs = {
-            name: codec.decode(tree, workflow.hints.get(name, Any), place=f"input {name}")
-            for name, tree in question["inputs"].items()
-        }
+        inputs = {name: decode_input(workflow, name, tree) for name, tree in question["inputs"].items()}
         found, _ = drive_again(workflow, inputs, read_export(question["checkpoint"]), place="another process")
         answer: dict[str, Any] = {"differences": [attrs.asdict(each) for each in found]}
     except FlowckptError as error:
@@ -518,18 +515,18 @@ class _Comparison(DryResponder):
         return f"the step {self.waiting[0]!r}" if self.waiting else "its end"
 
     async def restore(self, replay: Replay, command: Restore) -> Answer | None:
-        return await self._compare(replay, command.path, command.step)
+        return await self._compare(replay, command)
 
     async def execute(self, replay: Replay, command: Execute) -> Answer | None:
         if command.step.modifiers.is_ephemeral:
             return await self.second.run(command)
-        return await self._compare(replay, command.path, command.step)
+        return await self._compare(replay, command)
 
     async def enter(self, replay: Replay, command: Enter) -> Answer | None:
-        return await self._compare(replay, command.path, command.step)
+        return await self._compare(replay, command)
 
-    async def _compare(self, replay: Replay, path: str, step: Step[Any]) -> Answer | None:
-        where, note = replay.where(full=True), self.second.note
+    async def _compare(self, replay: Replay, command: Restore | Execute | Enter) -> Answer | None:
+        path, where, note = command.path, replay.where(full=True), self.second.note
         if path not in self.own:
             note("path", path, self.expected, f"the step {path!r}", where)
             return None
@@ -539,7 +536,7 @@ class _Comparison(DryResponder):
         result = self.own[path]
         if result is None:
             return None  # the run ended inside it
-        return await self.answer_member(replay, Enter(path, step, where, result, self.nested.get(path, ())))
+        return await self.answer_member(replay, Enter(path, command.step, where, result, self.nested.get(path, ())))
 
     async def answer_member(self, replay: Replay, member: Enter) -> Answer | None:
         step, result = member.step, member.result

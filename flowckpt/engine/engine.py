@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from flowckpt import execution, stores
+from flowckpt import execution
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.system import ids
 from flowckpt.core.system.blocking import hidden_loop, run_alone
@@ -25,7 +25,6 @@ from flowckpt.engine.values.options import (
     check_options,
     check_ports,
 )
-from flowckpt.errors import FlowckptError
 from flowckpt.execution import remote
 from flowckpt.stores.adapted import CheckpointStore, adapt
 from flowckpt.stores.file import FileCheckpointStore
@@ -248,18 +247,7 @@ class WorkflowEngine:
         most, given = self._saving.limits.max_crashes, self._verifier
         how: Any = {"inputs": inputs, "options": options, "verifier": given, "max_crashes": most, "clock": self._clock}
         planning = undo.plan_resume.plan_resume(self.store, workflow, run, latest, **how)
-        return (await self._explained(run, planning)).plan
-
-    async def _explained(self, workflow_id: str, work: Coroutine[Any, Any, T]) -> T:
-        """Do work with a record; if invalid content of the record makes that fail, raise an error of the record."""
-        try:
-            return await work
-        except FlowckptError:
-            raise
-        except Exception as error:
-            if (found := await stores.content.find_content_error(self.store, workflow_id)) is not None:
-                raise found from error
-            raise
+        return (await attempts.lease.explain_failure(self.store, run, planning)).plan
 
     def plan_sync(
         self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
@@ -287,10 +275,10 @@ class WorkflowEngine:
             workflow_id, run_in_own_loop(self.store.load_latest(session.check_id(workflow_id)))
         )
 
-        async def opened() -> dry.time_travel.RunHistory:
+        async def open_recorded() -> dry.time_travel.RunHistory:
             return dry.time_travel.open_history(workflow_id, latest, workflow, inputs, self.store)
 
-        return run_in_own_loop(self._explained(workflow_id, opened()))
+        return run_in_own_loop(attempts.lease.explain_failure(self.store, workflow_id, open_recorded()))
 
     # --- rollback and fork -------------------------------------------------------------------------------------------
 

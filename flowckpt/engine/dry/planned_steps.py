@@ -135,7 +135,7 @@ class PlannedSteps(DryResponder):
             reports[command.path] = await self.verifying.verify_again(command.step, command.result, restore_value)
         decision, reasons = await self.judge_result(command)
         if decision is Decision.RERUN and (found := await self._find_cached(command.step, command.path)) is not None:
-            decision, reasons = Decision.CACHED, (*reasons, Reason(ReasonKind.CACHED, found.said))
+            decision, reasons = Decision.CACHED, (*reasons, Reason(ReasonKind.CACHED, found.sentence))
         self.add(command.result, decision, reasons)
         return decision
 
@@ -165,7 +165,7 @@ class PlannedSteps(DryResponder):
         self.seen.add(command.path)
         if command.step.modifiers.is_ephemeral:
             self.again.has_ephemeral = True
-            return make_placeholder(command), None
+            return make_placeholder(command.step, command.path), None
         if command.step.action.is_patch:
             self.steps.append(
                 PlannedStep(command.path, Decision.NEW, assumes=self.list_assumed(), location=command.location)
@@ -248,7 +248,7 @@ class PlannedSteps(DryResponder):
         settled = self.resumption.judge.policy.settled.get(result.path)
         if settled is not None and step.modifiers.is_at_most_once:
             decision = Decision.REUSE if settled.is_done and settled.make is None else Decision.IN_DOUBT
-            detail = f"{settled.said}: it is {'adopted' if settled.is_done else 'run'}"
+            detail = f"{settled.sentence}: it is {'adopted' if settled.is_done else 'run'}"
             return decision, (*reasons, Reason(ReasonKind.STARTED, detail))
         report = self.doubts.get(result.path)
         if is_open(report):
@@ -291,7 +291,7 @@ class PlannedSteps(DryResponder):
             return old
         wait = wait_in(resumption.latest.metadata, path) if step.action.is_waiting or step.modifiers.retry else None
         if wait is None and (found := await self._find_cached(step, path)) is not None:
-            reasons = (*(() if reason is None else (reason,)), Reason(ReasonKind.CACHED, found.said))
+            reasons = (*(() if reason is None else (reason,)), Reason(ReasonKind.CACHED, found.sentence))
             self.steps.append(
                 PlannedStep(path, Decision.CACHED, reasons, self.list_assumed(), location=command.location)
             )
@@ -346,7 +346,7 @@ class PlannedSteps(DryResponder):
         if settled is not None:
             if settled.make is not None:
                 settled.make(output_annotation(step.action))  # refuses an output that does not fit
-            detail = f"{settled.said}: it is {'adopted' if settled.is_done else 'run'}"
+            detail = f"{settled.sentence}: it is {'adopted' if settled.is_done else 'run'}"
             return (Reason(ReasonKind.STARTED, detail),)
         report = await self.verifying.verify_in_doubt(step)
         settlement = settle_started(report, may_be_running=is_left_running(self.workflow_id, path))

@@ -41,7 +41,7 @@ class DryResponder:
 
     async def execute(self, replay: Replay, command: Execute) -> Answer | None:
         """Answer an ephemeral step with a placeholder for its output; any other step has no answer."""
-        return (make_placeholder(command), None) if command.step.modifiers.is_ephemeral else None
+        return (make_placeholder(command.step, command.path), None) if command.step.modifiers.is_ephemeral else None
 
     async def enter(self, replay: Replay, command: Enter) -> Answer | None:
         """Answer a composite that a generator has yielded."""
@@ -85,7 +85,7 @@ class DryResponder:
         for member in expansion:
             answer = await self.answer_member(replay, member)
             if answer is None and end is not None and end.success:
-                answer = make_placeholder(Execute(member.path, member.step, "")), None
+                answer = make_placeholder(member.step, member.path), None
             if answer is not None:
                 answers.append(answer)
             if end is None and not expansion.own:
@@ -123,8 +123,13 @@ def follow(replay: Replay, visit: Visit) -> Command:
         PlanStopped: the generator needs the output of an ephemeral step.
         WorkflowChangedError: the generator does not follow the record.
     """
+    return drive_recorded(replay, _Visitor(visit))
+
+
+def drive_recorded(replay: Replay, responder: DryResponder) -> Command:
+    """Drive a generator without an event loop, with a responder that never waits; return its last command."""
     try:
-        drive(replay, _Visitor(visit)).send(None)
+        drive(replay, responder).send(None)
     except StopIteration as stop:
         command: Command = stop.value
         return command

@@ -22,10 +22,10 @@ from flowckpt.core.dsl.step import PythonAction
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData, Status, StepResult
 from flowckpt.core.records.listing import IMPORTED, refuse_task
-from flowckpt.core.replay import Answer, Command, Crash, Enter, Execute, Replay, Restore, drive
+from flowckpt.core.replay import Answer, Command, Crash, Enter, Execute, Replay, Restore
 from flowckpt.core.system.attrs_base import NOTEBOOK_PAGES
 from flowckpt.core.system.blocking import hidden_loop, run_alone
-from flowckpt.engine.dry.recorded_drive import DryResponder
+from flowckpt.engine.dry.recorded_drive import DryResponder, drive_recorded
 from flowckpt.engine.rules.paths import ROLLBACK
 from flowckpt.engine.values.failures import read_answer
 from flowckpt.engine.values.inputs import BoundInputs, check_workflow, rebind_recorded
@@ -226,7 +226,7 @@ class RunHistory:
         generator = self.workflow(**values)
         replay = Replay(generator, self.results, self.workflow.name, is_muted=True)
         try:
-            self._finish(responder, _driven(replay, responder), step, visit)
+            self._finish(responder, drive_recorded(replay, responder), step, visit)
         except PlanStopped as stop:
             raise _explain_stop(stop) from None
         finally:
@@ -256,15 +256,6 @@ class RunHistory:
             raise StepNotFoundError(self.workflow_id, step, known=self.steps)
         if not step and responder.last is None:
             raise FlowckptError(f"run {self.workflow_id!r} has no recorded step")
-
-
-def _driven(replay: Replay, responder: _Travel) -> Command:
-    try:
-        drive(replay, responder).send(None)
-    except StopIteration as stop:
-        command: Command = stop.value
-        return command
-    raise AssertionError("a responder that answers from the record never waits")
 
 
 def _pause_at_error(error: BaseException) -> Pause:

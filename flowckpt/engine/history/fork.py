@@ -7,7 +7,6 @@ at-most-once step, and never undoes the effect of a step of the source.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -38,7 +37,7 @@ from flowckpt.engine.rules.reasons import LIMITS, ReasonKind
 from flowckpt.engine.run.lease import hold_lease, require_run
 from flowckpt.engine.run.resumption import check_name, drop_reusable
 from flowckpt.engine.values.failures import read_answer
-from flowckpt.engine.values.inputs import BoundInputs, bind_inputs, rebind_recorded
+from flowckpt.engine.values.inputs import BoundInputs, bind_inputs, decode_input, rebind_recorded
 from flowckpt.engine.values.options import RETRIES_USED, RunOptions
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, use_missing_secret
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, ON_RERUN, Superseded
@@ -63,12 +62,11 @@ def make_edits(outputs: Mapping[str, Any]) -> dict[str, Edit]:
     Args:
         outputs: the values, by step.
     """
-    return {step: functools.partial(_set_output, value) for step, value in outputs.items()}
 
+    def edit_to(value: Any) -> Edit:
+        return lambda _: value
 
-def _set_output(value: Any, annotation: Any) -> Any:
-    del annotation
-    return value
+    return {step: edit_to(value) for step, value in outputs.items()}
 
 
 _MOVES = (ReasonKind.ARGUMENTS, ReasonKind.VERSION)
@@ -377,7 +375,7 @@ def _bind_changed(workflow: Workflow[Any, Any], latest: CheckpointData, given: M
         return rebind_recorded(workflow, latest, {})
     recorded = plain_tree(latest.held_inputs, "inputs")
     kept = {
-        name: codec.decode(tree, workflow.hints.get(name, Any), place=f"input {name}")
+        name: decode_input(workflow, name, tree)
         for name, tree in recorded.items()
         if name in workflow.signature.parameters and name not in given
     }

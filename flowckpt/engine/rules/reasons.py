@@ -148,7 +148,7 @@ class Settled(FieldEquality):
     comment: str = ""
 
     @property
-    def said(self) -> str:
+    def sentence(self) -> str:
         """The decision, in a sentence."""
         because = f" ({self.comment})" if self.comment else ""
         return f"{self.by or 'a person'} decided that it was {'' if self.is_done else 'not '}done{because}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import cached_property
 from typing import Any
 
@@ -125,10 +125,6 @@ class RunContext:
         await recorder.emit_saved(saved)
         if not isinstance(saved, FlowckptError):
             await self.requests.remove(asked)
-
-    async def undo_stopped(self, stopped: Sequence[str]) -> None:
-        """Undo what the stopped members of a race did; see `undo_steps`."""
-        await run.undo_steps.undo_stopped(self, stopped)
 
     def make_resolver(self) -> run.in_doubt.InDoubtResolver:
         """Return the resolver for steps that an earlier attempt started or finished."""

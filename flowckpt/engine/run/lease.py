@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 import attrs
 
+from flowckpt import stores
 from flowckpt.core.records import CheckpointData
 from flowckpt.core.system.blocking import finish_despite_cancel, start_within
 from flowckpt.core.system.clock import Clock
-from flowckpt.errors import CheckpointNotFoundError, CheckpointStorageError, FencedError
+from flowckpt.errors import CheckpointNotFoundError, CheckpointStorageError, FencedError, FlowckptError
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.stores.base import Lease, StoreBase
 from flowckpt.stores.leases import release_lease
@@ -34,6 +35,22 @@ def require_run(workflow_id: str, found: T | None) -> T:
     if found is None:
         raise CheckpointNotFoundError(workflow_id)
     return found
+
+
+async def explain_failure(store: StoreBase, workflow_id: str, work: Awaitable[T]) -> T:
+    """Await work with a record; if content that flowckpt never writes makes it fail, raise an error of the record.
+
+    Raises:
+        CheckpointCorruptedError: the content of the record made the work fail.
+    """
+    try:
+        return await work
+    except FlowckptError:
+        raise
+    except Exception as error:
+        if (found := await stores.content.find_content_error(store, workflow_id)) is not None:
+            raise found from error
+        raise
 
 
 @asynccontextmanager

@@ -384,13 +384,13 @@ def collect_published(results: Iterable[StepResult], live: LiveNote | None) -> d
     Raises:
         DecodingError: a recorded value cannot be decoded.
     """
+    published = [
+        (name, _parse_published(entry["value"], entry["at"], result.path))
+        for result in results
+        for name, entry in result.published.items()
+    ]
     found: dict[str, Published] = {}
-    for result in results:
-        for name, value in result.published.items():
-            each = _parse_published(value["value"], value["at"], result.path)
-            if name not in found or each.at >= found[name].at:
-                found[name] = each
-    for name, each in ({} if live is None else live.published).items():
+    for name, each in (*published, *(() if live is None else live.published.items())):
         if name not in found or each.at >= found[name].at:
             found[name] = each
     return found

@@ -228,24 +228,6 @@ def redact_event(event: Event, secrets: KnownSecrets) -> Event:
     return attrs.evolve(event, **changed) if changed else event
 
 
-def make_redactor(
-    emit: Callable[[Event], Awaitable[None] | None], secrets: Callable[[], KnownSecrets]
-) -> Callable[[Event], Awaitable[None]]:
-    """Return a function that removes the run's secrets from each event, then emits it.
-
-    Args:
-        emit: gets the redacted events; awaited if its result is awaitable.
-        secrets: returns the secrets known so far.
-    """
-
-    async def emit_redacted(event: Event) -> None:
-        pending = emit(redact_event(event, secrets()))
-        if pending is not None:
-            await pending
-
-    return emit_redacted
-
-
 def _list_text_fields(kind: type[Event]) -> tuple[str, ...]:
     return tuple(each.name for each in attrs.fields(kind) if each.name not in _NOT_TEXT)
 
@@ -324,24 +306,26 @@ _DETAILS = frozenset({"StepProgress", "StepOutput"})
 
 
 def make_emitter(
-    listeners: Sequence[Listener], consumer: Callable[[Event], Any] | None
-) -> Callable[[Event], Awaitable[None]]:
-    """Return a function that emits an event to the listeners and the consumer of the run."""
+    listeners: Sequence[Listener], consumer: Callable[[Event], Any] | None, secrets: Callable[[], KnownSecrets]
+) -> EventSink:
+    """Return a function that passes events, without the run's secrets, to the listeners and the consumer of the run.
+
+    Args:
+        listeners: called with every event.
+        consumer: called after them; what it returns is awaited, unless it is None.
+        secrets: returns the secrets that are known by then.
+    """
 
     async def emit(event: Event) -> None:
+        event = redact_event(event, secrets())
         for listener in listeners:
             try:
                 listener(event)
             except Exception as error:
-                _log.warning(
-                    "run %s: a listener failed at %s: %s: %s",
-                    event.workflow_id,
-                    event.kind,
-                    type(error).__name__,
-                    error,
-                )
-        if consumer is not None and (waited := consumer(event)) is not None:
-            await waited
+                kind, name = event.kind, type(error).__name__
+                _log.warning("run %s: a listener failed at %s: %s: %s", event.workflow_id, kind, name, error)
+        if consumer is not None and (pending := consumer(event)) is not None:
+            await pending
 
     return emit
 

@@ -21,7 +21,7 @@ from flowckpt.engine.run.inbox import change_tags, new_request, remove_requests
 from flowckpt.engine.run.lease import find_live_interrupts, hold_lease, require_run, save_after
 from flowckpt.engine.run.resumption import count_crashes
 from flowckpt.engine.undo.compensate import check_cancel, drop_unfinished
-from flowckpt.errors import CheckpointNotFoundError, InputError, RequestPendingError, RunLockedError
+from flowckpt.errors import InputError, RequestPendingError, RunLockedError
 from flowckpt.execution.interrupts import CANCEL_SIGNALS
 from flowckpt.stores.base import Ability, StoreBase
 
@@ -187,14 +187,10 @@ async def tag_run(
 ) -> CheckpointData:
     """Change the tags of a run, and return the checkpoint that holds them; see `WorkflowEngine.tag`."""
     latest = await _load_latest(store, workflow_id)
-    owner = await store.owner(workflow_id)
-    request = _make_request(clock, latest, WaitKind.TAG, change)
-    if owner is not None and await _ask_owner(store, clock, workflow_id, owner, request, patience_seconds):
+    if await _ask_owner(store, clock, latest, workflow_id, WaitKind.TAG, change, patience_seconds):
         return await _load_latest(store, workflow_id)
     async with hold_lease(store, workflow_id) as lease:
-        if lease.latest is None:
-            raise CheckpointNotFoundError(workflow_id)
-        latest = lease.latest
+        latest = require_run(workflow_id, lease.latest)
         metadata = change_tags(latest.metadata, change)
         if latest.status is Status.RUNNING:  # the attempt that starts here must not count as a crash
             count = await count_crashes(store, lease, latest)
@@ -208,9 +204,7 @@ async def checkpoint_run(
 ) -> CheckpointData:
     """Have the owner of a live run save a checkpoint, and return it; see `WorkflowEngine.save_checkpoint`."""
     latest = await _load_latest(store, workflow_id)
-    owner = await store.owner(workflow_id)
-    request = _make_request(clock, latest, WaitKind.CHECKPOINT, {})
-    if owner is None or not await _ask_owner(store, clock, workflow_id, owner, request, patience_seconds):
+    if not await _ask_owner(store, clock, latest, workflow_id, WaitKind.CHECKPOINT, {}, patience_seconds):
         raise InputError(
             f"no process runs {workflow_id!r}, so there is nothing to save beyond checkpoint {latest.checkpoint_id!r}",
             parameter="workflow_id",
@@ -219,19 +213,26 @@ async def checkpoint_run(
     return await _load_latest(store, workflow_id)
 
 
-def _make_request(clock: Clock, latest: CheckpointData, kind: WaitKind, data: Mapping[str, str | None]) -> Signal:
-    return Signal(new_message_id(), str(kind), clock.now(), dict(data), kind=kind, birth=birth_of(latest.metadata))
-
-
 async def _ask_owner(
-    store: StoreBase, clock: Clock, workflow_id: str, owner: Owner, request: Signal, patience: float
+    store: StoreBase,
+    clock: Clock,
+    latest: CheckpointData,
+    workflow_id: str,
+    kind: WaitKind,
+    data: Mapping[str, str | None],
+    patience: float,
 ) -> bool:
-    """Ask the owner of a live run; return True if it acted, False if it released the run instead.
+    """Ask the owner of a run; return True if it acted, False if the run has no owner or was released instead.
 
     The owner removes a request once it has acted on it.
     """
+    owner = await store.owner(workflow_id)
+    if owner is None:
+        return False
     if not store.has(Ability.SIGNALS):
         raise RunLockedError(workflow_id, holder=str(owner))
+    birth = birth_of(latest.metadata)
+    request = Signal(new_message_id(), str(kind), clock.now(), dict(data), kind=kind, birth=birth)
     await store.send_signal(workflow_id, request)
     started_ns = clock.elapsed_ns()
     while True:
@@ -243,7 +244,5 @@ async def _ask_owner(
             await store.remove_signals(workflow_id, [request.signal_id])
             if not is_owned:
                 return False
-            raise RequestPendingError(
-                workflow_id, asked=_ASKED[request.kind], holder=str(owner), waited_seconds=patience
-            )
+            raise RequestPendingError(workflow_id, asked=_ASKED[kind], holder=str(owner), waited_seconds=patience)
         await clock.sleep(_LOOK_SECONDS)

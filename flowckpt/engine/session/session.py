@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt import maintenance, stores
+from flowckpt import maintenance
 from flowckpt.core import codec
 from flowckpt.core.codec.blob import plain_tree
 from flowckpt.core.codec.results import as_view, encode_time
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.identity.fingerprint import code_of, refresh
+from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import (
     CheckpointData,
     History,
@@ -34,6 +35,7 @@ from flowckpt.core.records.result import COMPOSITES, sum_figures
 from flowckpt.core.records.wait import ENDED, STOPPED, TAKEN, birth_of, open_waits
 from flowckpt.core.replay import Replay
 from flowckpt.core.system import ids
+from flowckpt.core.system.attrs_base import lazy_define
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.functions import versions_of
@@ -44,7 +46,7 @@ from flowckpt.engine.rules.paths import UNFINISHED
 from flowckpt.engine.rules.reasons import LIMITS, ResumePolicy, ReuseMode
 from flowckpt.engine.run.checkpointer import Checkpointer, RunFacts, SavePolicy
 from flowckpt.engine.run.context import LOOK_NS, RunContext
-from flowckpt.engine.run.lease import give_back, register_live, stop_when_lost
+from flowckpt.engine.run.lease import explain_failure, give_back, register_live, stop_when_lost
 from flowckpt.engine.run.notify import (
     EVENTS,
     EventSink,
@@ -54,7 +56,6 @@ from flowckpt.engine.run.notify import (
     event_stream,
     events,
     make_emitter,
-    make_redactor,
     redact_error,
 )
 from flowckpt.engine.run.recorder import Recorder, Undo
@@ -174,6 +175,7 @@ class Ports:
     drive: outbox.Drive
 
 
+@lazy_define(eq=False, repr=False)
 class Session:
     """One start or one resume: it takes the run's lease, drives the run, and always releases the lease.
 
@@ -192,34 +194,25 @@ class Session:
         ends_with_generation: whether the run completes instead of continuing as another generation; for a check.
     """
 
-    def __init__(
-        self,
-        ports: Ports,
-        workflow: Workflow[Any, Any],
-        workflow_id: str,
-        options: RunOptions,
-        *,
-        inputs: Mapping[str, Any],
-        bound: BoundInputs | None = None,
-        if_exists: IfExists = IfExists.FAIL,
-        is_cancel: bool = False,
-    ) -> None:
-        self.interrupts = Interrupts()
-        self._ports = ports
-        self._workflow = workflow
-        self._workflow_id = workflow_id
-        self._options = options
-        self._bound = bound
-        self._inputs = inputs
-        self._if_exists = if_exists
-        self._is_cancel = is_cancel
-        self._has_acted = self._stays = False
-        self.ends_with_generation = False
-        self._lease: Lease | None = None
-        self._current: Drive | RecordedEnd | None = None
-        self._secrets = NO_SECRETS
-        if bound is not None:
-            refuse_in_labels(bound, workflow_id, options.tags)
+    _ports: Ports
+    _workflow: Workflow[Any, Any]
+    _workflow_id: str
+    _options: RunOptions
+    _inputs: Mapping[str, Any] = attrs.field(kw_only=True)
+    _bound: BoundInputs | None = attrs.field(kw_only=True, default=None)
+    _if_exists: IfExists = attrs.field(kw_only=True, default=IfExists.FAIL)
+    _is_cancel: bool = attrs.field(kw_only=True, default=False)
+    interrupts: Interrupts = attrs.field(init=False, factory=Interrupts)
+    ends_with_generation: bool = attrs.field(init=False, default=False)
+    _has_acted: bool = attrs.field(init=False, default=False)
+    _stays: bool = attrs.field(init=False, default=False)
+    _lease: Lease | None = attrs.field(init=False, default=None)
+    _current: Drive | RecordedEnd | None = attrs.field(init=False, default=None)
+    _secrets: KnownSecrets = attrs.field(init=False, default=NO_SECRETS)
+
+    def __attrs_post_init__(self) -> None:
+        if self._bound is not None:
+            refuse_in_labels(self._bound, self._workflow_id, self._options.tags)
 
     @property
     def store(self) -> StoreBase:
@@ -317,9 +310,9 @@ class Session:
         listeners: list[Listener] = [*self._ports.listeners]
         if _is_log_read():
             listeners.append(LogListener())
-        if listeners:
-            return make_redactor(make_emitter(listeners, consumer), lambda: self._secrets)
-        return None if consumer is None else make_redactor(consumer, lambda: self._secrets)
+        if not listeners and consumer is None:
+            return None
+        return make_emitter(listeners, consumer, lambda: self._secrets)
 
     @asynccontextmanager
     async def _hold_run(self) -> AsyncGenerator[Drive | RecordedEnd, None]:
@@ -336,14 +329,7 @@ class Session:
                 _log.warning("run %s: %s", workflow_id, notice)
             stop_when_lost(store, workflow_id, self.interrupts, continue_on_save_error=self.continue_on_save_error)
             with register_live(store, workflow_id, self.interrupts):
-                try:
-                    self._current = await self._begin(lease)
-                except FlowckptError:
-                    raise
-                except Exception as error:  # the record may hold something that flowckpt never writes
-                    if (found := await stores.content.find_content_error(store, workflow_id)) is not None:
-                        raise found from error
-                    raise
+                self._current = await explain_failure(store, workflow_id, self._begin(lease))
                 yield self._current
         except FlowckptError as error:
             redact_error(error, self._secrets)
@@ -521,7 +507,6 @@ class Session:
             {*resumption.in_doubt},
             resumption.superseded,
             crash_count,
-            drops_what_changed=judge.policy.is_forced,
             reusable=resumption.spare,
         )
         return self._make_drive(lease, origin)
@@ -616,7 +601,7 @@ class Session:
             workflow(**bound.values(workflow)),
             origin.history.results,
             workflow.name,
-            drops_what_changed=origin.drops_what_changed,
+            drops_what_changed=origin.judge.policy.is_forced,
             spare=origin.reusable,
             waiting=(each.path for each in open_waits(origin.metadata, origin.history.results)),
             is_repeated=self._bound is None,
@@ -723,7 +708,6 @@ class _AttemptStart:
         in_doubt: the paths of at-most-once steps with a recorded start and no recorded end.
         superseded: results that no longer count, of steps that must check them before they run again.
         crash_count: how often the run crashed at its last crash site; None if the metadata already has it.
-        drops_what_changed: whether a step that differs from the recorded one drops the recorded results from there on.
         reusable: results that steps may reuse when they are yielded, by path.
     """
 
@@ -738,7 +722,6 @@ class _AttemptStart:
     in_doubt: set[str] = attrs.field(factory=set)
     superseded: Superseded = attrs.field(factory=Superseded)
     crash_count: CrashCount | None = None
-    drops_what_changed: bool = False
     reusable: Mapping[str, StepResult] | None = None
 
 

@@ -28,6 +28,7 @@ from flowckpt.core.records.result import result_of
 from flowckpt.core.replay import Answer, Enter, Expansion, expand
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.declared import type_name
+from flowckpt.engine import run as attempts
 from flowckpt.engine.rules.paths import is_stopped, split_stopped_member
 from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.steps.members import CompositeRun, Member, StoppedMember, make_member, read_ended_answer
@@ -191,7 +192,7 @@ class FanOut(CompositeRun):
         await run.recorder.save_start()
         if self._is_won:
             self._stop_the_rest()
-            await run.undo_stopped([member.enter.path for _, member in self._stopped])
+            await attempts.undo_steps.undo_stopped(run, [member.enter.path for _, member in self._stopped])
         failure = self._find_failure()
         summary: dict[str, Any] = {"members": len(self._answers), "failed": self._failed}
         if self._stopped:

@@ -594,7 +594,7 @@ async def emit_end(run: RunContext, call: StepCall, end: StepEnd, saved: Checkpo
         await emit(events.StepRestored(workflow_id, path, True, end.duration_ms, step_type, end.taken_from))
     elif end.is_adopted:
         settled = run.judge.policy.settled.get(path)
-        await emit(events.StepAdopted(workflow_id, path, "" if settled is None else settled.said))
+        await emit(events.StepAdopted(workflow_id, path, "" if settled is None else settled.sentence))
     else:
         is_ephemeral = call.modifiers.is_ephemeral
         await emit(events.StepCompleted(workflow_id, path, end.duration_ms, is_ephemeral, figures))

@@ -215,24 +215,24 @@ class UndoSearch(DryResponder):
     async def execute(self, replay: Replay, command: Execute) -> Answer | None:
         """Run an ephemeral step; skip any other."""
         if not command.step.modifiers.is_ephemeral:
-            return self._skip(replay, command.path, command.step)
+            return self._skip(replay, command)
         if self.ephemeral is None:
             self._not_run.add(command.path)
-            return make_placeholder(command), None
+            return make_placeholder(command.step, command.path), None
         return await self.ephemeral(command)
 
     async def enter(self, replay: Replay, command: Enter) -> Answer | None:
         """Search a composite; skip one that has not ended."""
         answer = await self.answer_composite(replay, command)
-        return self._skip(replay, command.path, command.step) if answer is None else answer
+        return self._skip(replay, command) if answer is None else answer
 
-    def _skip(self, replay: Replay, path: str, step: Step[Any]) -> Answer | None:
+    def _skip(self, replay: Replay, command: Execute | Enter) -> Answer | None:
         """Skip a step without an output, if recorded results of its generator still wait for their steps."""
         if not any(each.startswith(replay.prefix) for each in self.aside.spare):
             return None
-        self.ends_at = f"the workflow yields the step {path!r}, which was not recorded"
+        self.ends_at = f"the workflow yields the step {command.path!r}, which was not recorded"
         self._passed_over += 1
-        return (make_placeholder(Execute(path, step, "")), None) if self._passed_over <= MOST_NOT_RUN else None
+        return (make_placeholder(command.step, command.path), None) if self._passed_over <= MOST_NOT_RUN else None
 
     async def _restore(self, step: Step[Any], result: StepResult) -> Answer:
         path = result.path
@@ -241,7 +241,7 @@ class UndoSearch(DryResponder):
             answer = read_answer(step, result)
         except DecodingError as error:
             self.unreadable[path] = error.message
-            return make_placeholder(Execute(path, step, "")), None
+            return make_placeholder(step, path), None
         if result.success and step.modifiers.rollback is not None:
             if moved := find_moved_argument(step, result, self.secrets):
                 self.unreadable[path] = moved
@@ -448,9 +448,9 @@ def read_undoing(
 
 def _plan_step(result: StepResult, why: str, reasons: Mapping[str, str]) -> PlannedStep:
     decision = Decision.ORPHANED if result.path in reasons else Decision.UNDO
-    details = [why] if decision is Decision.UNDO else [f"it cannot be undone: {reasons[result.path]}"]
-    detail = tuple(rules.Reason(rules.ReasonKind.UNDOING, each) for each in details)
-    return PlannedStep(result.path, decision, detail, (), result.duration_ms, result.location)
+    detail = why if decision is Decision.UNDO else f"it cannot be undone: {reasons[result.path]}"
+    reason = rules.Reason(rules.ReasonKind.UNDOING, detail)
+    return PlannedStep(result.path, decision, (reason,), (), result.duration_ms, result.location)
 
 
 def _describe_end(end: UnfinishedRollback) -> str:

@@ -67,9 +67,14 @@ class BoundInputs(FieldEquality):
         return {
             name: self.secrets.get(name) or absent_secret(partial(use, name))
             if tree == MARK
-            else codec.decode(tree, workflow.hints.get(name, Any), place=f"input {name}")
+            else decode_input(workflow, name, tree)
             for name, tree in self.tree.items()
         }
+
+
+def decode_input(workflow: Workflow[Any, Any], name: str, tree: Any) -> Any:
+    """Decode a recorded input with the annotation that the workflow has now."""
+    return codec.decode(tree, workflow.hints.get(name, Any), place=f"input {name}")
 
 
 def bind_inputs(workflow: Workflow[Any, Any], given: Mapping[str, Any]) -> BoundInputs:
@@ -226,9 +231,7 @@ def rebind_inputs(workflow: Workflow[Any, Any], recorded: BoundInputs, given: Ma
     secret = (name for name in recorded.defaulted if recorded.tree.get(name) == MARK)
     left_out.update(name for name in secret if _has_default(workflow, name))
     kept = {
-        name: absent_secret(partial(_refuse_missing, name))
-        if tree == MARK
-        else codec.decode(tree, workflow.hints.get(name, Any), place=f"input {name}")
+        name: absent_secret(partial(_refuse_missing, name)) if tree == MARK else decode_input(workflow, name, tree)
         for name, tree in recorded.tree.items()
         if name in parameters and name not in given and name not in left_out
     }

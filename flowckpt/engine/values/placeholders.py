@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from flowckpt.core.replay import Execute
 from flowckpt.core.system.secret import absent_secret
+
+if TYPE_CHECKING:
+    from flowckpt.core.dsl import Step
 
 
 class PlanStopped(BaseException):
@@ -33,10 +35,9 @@ def use_missing_secret(name: str) -> NoReturn:
     raise SecretNeeded(name)
 
 
-def make_placeholder(command: Execute) -> Any:
+def make_placeholder(step: Step[Any], path: str) -> Any:
     """Return a placeholder for the output of an ephemeral step, which a plan does not run."""
-    path = command.path
-    return absent_secret(partial(_stop_plan, path)) if command.step.modifiers.is_secret else NotRun(path)
+    return absent_secret(partial(_stop_plan, path)) if step.modifiers.is_secret else NotRun(path)
 
 
 def _stop_plan(path: str) -> NoReturn:

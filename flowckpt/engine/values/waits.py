@@ -184,7 +184,7 @@ class Waits:
         """
         if not self._needs_write(is_at_rest):
             return metadata
-        kept = {name: value for name, value in metadata.items() if name not in (KEY, TAKEN)}
+        kept = drop_waits(metadata)
         if self._open:
             kept[KEY] = {path: wait.to_document() for path, wait in self._open.items()}
         if self._taken:
@@ -224,7 +224,7 @@ def restore_waits(
         earlier: the metadata of the checkpoint to roll back to.
         dropped: the results that no longer count.
     """
-    kept = {name: value for name, value in metadata.items() if name not in (KEY, TAKEN)}
+    kept = drop_waits(metadata)
     taken = {*metadata.get(TAKEN, ()), *(result.signal for result in dropped if result.signal)}
     if taken:
         kept[TAKEN] = sorted(taken)
