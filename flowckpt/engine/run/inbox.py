@@ -19,7 +19,6 @@ from flowckpt.core.records import CheckpointData, History
 from flowckpt.core.records.wait import Signal, Wait, WaitKind, birth_of, sent_to
 from flowckpt.core.system.blocking import start_within
 from flowckpt.core.system.clock import Clock
-from flowckpt.engine.rules.plan import find_message_for
 from flowckpt.engine.values.waits import Waits
 from flowckpt.errors import CheckpointStorageError, FlowckptError, SettingError
 from flowckpt.execution.interrupts import Interrupts
@@ -66,7 +65,10 @@ class Inbox:
         """
         if wait.is_timed:
             return None
-        return find_message_for(wait, await self._read_pending(is_fresh=is_fresh))
+        for signal in await self._read_pending(is_fresh=is_fresh):
+            if signal.ends(wait) and (wait.due_at is None or signal.sent_at < wait.due_at):
+                return signal
+        return None
 
     async def can_end_any(self, waits: Iterable[Wait], *, is_fresh: bool = False) -> bool:
         """Return whether one of these waits can end now.
