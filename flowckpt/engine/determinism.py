@@ -120,7 +120,7 @@ class _FewerEntries:
 @contextmanager
 def other_world() -> Iterator[None]:
     """Change the environment variables, directories and times that the workflow's body reads during the block."""
-    kept = {name: getattr(time, name) for name in ("time", "time_ns")}
+    clocks = {name: getattr(time, name) for name in ("time", "time_ns")}
     listdir, scandir, environment = os.listdir, os.scandir, type(os.environ)
 
     def shift(read: Callable[[], Any], by: int) -> Callable[[], Any]:
@@ -130,14 +130,14 @@ def other_world() -> Iterator[None]:
         os.environ.__class__ = _OtherEnvironment
         os.listdir = lambda *args: _drop_last(listdir(*args))
         os.scandir = lambda *args: _FewerEntries(scandir(*args))  # type: ignore[assignment]
-        time.time = shift(kept["time"], _LATER_SECONDS)
-        time.time_ns = shift(kept["time_ns"], _LATER_SECONDS * 10**9)
+        time.time = shift(clocks["time"], _LATER_SECONDS)
+        time.time_ns = shift(clocks["time_ns"], _LATER_SECONDS * 10**9)
         with in_body(True):
             yield
     finally:
         os.environ.__class__ = environment
         os.listdir, os.scandir = listdir, scandir
-        time.time, time.time_ns = kept["time"], kept["time_ns"]
+        time.time, time.time_ns = clocks["time"], clocks["time_ns"]
 
 
 @contextmanager
@@ -459,8 +459,8 @@ class SecondDrive:
         """Note a step that calls another function than recorded, or passes other arguments."""
         self.compared += 1
         if is_another(step, result):
-            now = f"{step.action.step_type} {step.action.function_name}".rstrip()
-            self.note("function", result.path, f"{result.step_type} {result.function}".rstrip(), now, where)
+            call = f"{step.action.step_type} {step.action.function_name}".rstrip()
+            self.note("function", result.path, f"{result.step_type} {result.function}".rstrip(), call, where)
         else:
             for reason in identity_reasons(step, result, self._secrets):
                 self.note("arguments", result.path, "as recorded", reason.detail, where)

@@ -134,8 +134,8 @@ class PlannedSteps(DryResponder):
         if is_open(reports.get(command.path)):
             reports[command.path] = await self.verifying.verify_again(command.step, command.result, restore_value)
         decision, reasons = await self.judge_result(command)
-        if decision is Decision.RERUN and (found := await self._find_cached(command.step, command.path)) is not None:
-            decision, reasons = Decision.CACHED, (*reasons, Reason(ReasonKind.CACHED, found.sentence))
+        if decision is Decision.RERUN and (cached := await self._find_cached(command.step, command.path)) is not None:
+            decision, reasons = Decision.CACHED, (*reasons, Reason(ReasonKind.CACHED, cached.sentence))
         self.add(command.result, decision, reasons)
         return decision
 
@@ -150,15 +150,15 @@ class PlannedSteps(DryResponder):
         ):
             return None
         is_prefix, again = judge.policy.reuse is ReuseMode.PREFIX and bool(self.again.paths), {*self.again.paths}
-        found = await self.cache.find(
+        cached = await self.cache.find(
             step,
             path,
             self.resumption.history.results,
             lambda other: other not in again and (other in self.seen or not is_prefix),
         )
-        if found is not None:
-            self.taken[path] = found.result
-        return found
+        if cached is not None:
+            self.taken[path] = cached.result
+        return cached
 
     async def execute(self, replay: Replay, command: Execute) -> Answer | None:
         """Plan a step without a recorded result; return its earlier answer, if that is known."""
@@ -290,13 +290,13 @@ class PlannedSteps(DryResponder):
             self.add(old, *await self._judge_done(question, step, old, () if reason is None else (reason,)))
             return old
         wait = wait_in(resumption.latest.metadata, path) if step.action.is_waiting or step.modifiers.retry else None
-        if wait is None and (found := await self._find_cached(step, path)) is not None:
-            reasons = (*(() if reason is None else (reason,)), Reason(ReasonKind.CACHED, found.sentence))
+        if wait is None and (cached := await self._find_cached(step, path)) is not None:
+            reasons = (*(() if reason is None else (reason,)), Reason(ReasonKind.CACHED, cached.sentence))
             self.steps.append(
                 PlannedStep(path, Decision.CACHED, reasons, self.list_assumed(), location=command.location)
             )
             self.again.paths.append(path)
-            return found.result
+            return cached.result
         if old is not None:
             if wait is not None and wait.is_newer_than(old):
                 of_state = (*of_state, await self._explain_wait(wait))

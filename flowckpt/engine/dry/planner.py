@@ -155,13 +155,13 @@ class Planning(PlannedSteps):
         if type(end.output) is NextGeneration:
             return "the workflow continues as another generation, but the finished run returned"
         try:
-            now = codec.encode(end.output, self.workflow.output_type, place="output")
+            returned = codec.encode(end.output, self.workflow.output_type, place="output")
         except EncodingError as error:
             return f"the workflow returns a value that cannot be recorded: {error.message}"[:300]
         return (
             ""
-            if now == recorded
-            else f"the workflow returns {codec.dumps(now)[:120]}, but the finished run returned {codec.dumps(recorded)[:120]}"
+            if returned == recorded
+            else f"the workflow returns {codec.dumps(returned)[:120]}, but the finished run returned {codec.dumps(recorded)[:120]}"
         )
 
     async def drive_generator(self, replay: Replay) -> Finish | Crash | str:

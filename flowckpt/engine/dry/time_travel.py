@@ -203,14 +203,14 @@ class RunHistory:
             WorkflowChangedError: the workflow no longer follows the record; the error says where.
             FlowckptError: the workflow needs a value that no record has.
         """
-        found: list[Pause] = []
+        pauses: list[Pause] = []
 
         def keep(pause: Pause) -> bool:
-            found.append(pause)
+            pauses.append(pause)
             return False
 
         self.travel(step, keep)
-        return found[0].moment
+        return pauses[0].moment
 
     def travel(self, step: str, visit: Visit) -> None:
         """Replay the history up to a step, and call a function there; see `at`.

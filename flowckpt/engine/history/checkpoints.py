@@ -63,8 +63,8 @@ async def find_standing_checkpoint(
     references = await store.list_checkpoints(workflow_id)
     if any(each.checkpoint_id == wanted for each in references):
         return await store.load(workflow_id, wanted)
-    found = next((each for each in references if str(each.sequence) == wanted), None)
-    if found is None:
+    reference = next((each for each in references if str(each.sequence) == wanted), None)
+    if reference is None:
         if _find_reference(await list_left_behind(store, workflow_id), wanted) is None:
             raise CheckpointNotFoundError(workflow_id, wanted)
         raise CheckpointNotFoundError(
@@ -74,21 +74,21 @@ async def find_standing_checkpoint(
             remedy=f"See 'flowckpt show {shell_word(workflow_id)} --history'. A new run can start from it: "
             f"'flowckpt fork {shell_word(workflow_id)} --checkpoint {shell_word(wanted)}'.",
         )
-    data = await store.load(workflow_id, found.checkpoint_id)
-    if data.sequence == found.sequence:
+    data = await store.load(workflow_id, reference.checkpoint_id)
+    if data.sequence == reference.sequence:
         return data
-    if found.reason is Reason.FAILED:  # only the checkpoint itself has the error
+    if reference.reason is Reason.FAILED:  # only the checkpoint itself has the error
         raise CheckpointNotFoundError(workflow_id, wanted, detail="a later one with the same id has replaced it")
     # Its id was used again. All checkpoints that count share one history, so its results are available.
     return attrs.evolve(
         latest,
-        checkpoint_id=found.checkpoint_id,
-        step_results=as_view(latest.step_results).history.view(found.steps),
-        saved_at=found.saved_at,
-        sequence=found.sequence,
-        attempt=found.attempt,
-        reason=found.reason,
-        status=STATUS_OF_REASON[found.reason],
+        checkpoint_id=reference.checkpoint_id,
+        step_results=as_view(latest.step_results).history.view(reference.steps),
+        saved_at=reference.saved_at,
+        sequence=reference.sequence,
+        attempt=reference.attempt,
+        reason=reference.reason,
+        status=STATUS_OF_REASON[reference.reason],
         evidence=(),
         in_flight=(),
         snapshot=None,
@@ -113,11 +113,11 @@ async def find_checkpoint(store: StoreBase, workflow_id: str, latest: Checkpoint
     try:
         return await find_standing_checkpoint(store, workflow_id, latest, wanted)
     except CheckpointNotFoundError:
-        found = _find_reference(await list_left_behind(store, workflow_id), wanted)
-        if found is None:
+        reference = _find_reference(await list_left_behind(store, workflow_id), wanted)
+        if reference is None:
             raise
-    for data in await store.read_attempt(workflow_id, found.attempt):
-        if data.sequence == found.sequence:
+    for data in await store.read_attempt(workflow_id, reference.attempt):
+        if data.sequence == reference.sequence:
             return data
     raise CheckpointNotFoundError(workflow_id, wanted)
 
@@ -197,11 +197,11 @@ class Recheck:
             asked_again = [result for result in results if is_open(reports.get(result.path))]
             reports.update(await verifying.verify_results(asked_again))
         answers = answer_documents(reports)
-        moved = {path: found for path, report in reports.items() if (found := _list_objections(report))}
+        moved = {path: objections for path, report in reports.items() if (objections := _list_objections(report))}
         for pack in read_packs(data) if is_whole else ():
-            found = _list_objections(await verifying.verifier.verify_evidence_pack(pack, moment=Moment.RESUME))
-            if found:
-                moved[""] = moved.get("", ()) + found
+            objections = _list_objections(await verifying.verifier.verify_evidence_pack(pack, moment=Moment.RESUME))
+            if objections:
+                moved[""] = moved.get("", ()) + objections
         return moved, answers
 
     def workflow(self) -> Workflow[Any, Any] | None:

@@ -374,12 +374,12 @@ def _bind_changed(workflow: Workflow[Any, Any], latest: CheckpointData, given: M
     if not given:
         return rebind_recorded(workflow, latest, {})
     recorded = plain_tree(latest.held_inputs, "inputs")
-    kept = {
+    unchanged = {
         name: decode_input(workflow, name, tree)
         for name, tree in recorded.items()
         if name in workflow.signature.parameters and name not in given
     }
-    bound = bind_inputs(workflow, {**kept, **given})
+    bound = bind_inputs(workflow, {**unchanged, **given})
     return attrs.evolve(
         bound, defaulted=tuple(name for name in latest.metadata.get("defaulted", ()) if name not in given)
     )
@@ -395,12 +395,12 @@ def _record_effects(
     data: CheckpointData, newest: CheckpointData, latest: CheckpointData, dropped: Iterable[StepResult]
 ) -> dict[str, Any]:
     """Return the metadata of a fork, with all effects of the source, including those after the checkpoint."""
-    superseded, found = Superseded(), [*Superseded(latest.metadata).results]
+    superseded, effects = Superseded(), [*Superseded(latest.metadata).results]
     if newest is not latest:
-        kept = {result.path for result in data.step_results}
+        paths = {result.path for result in data.step_results}
         since = [*Superseded(newest.metadata).results, *newest.step_results]
-        found += [result for result in since if result.path not in kept]
-    superseded.add(map(_inherit, [*found, *dropped]))
+        effects += [result for result in since if result.path not in paths]
+    superseded.add(map(_inherit, [*effects, *dropped]))
     return superseded.written_to(data.metadata)
 
 

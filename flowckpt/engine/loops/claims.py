@@ -160,13 +160,13 @@ class TaskClaims:
             checkpoint_type: the kind of step; None for any.
         """
         steps = _select_claimed(log.live_chain(log.head))[::-1]
-        found = None
+        newest = None
         for step, report in zip(steps, await self.verify_results(log, steps), strict=True):
             if not _may_stay(report):
                 break
             if report.verified and checkpoint_type in (None, step.checkpoint_type):
-                found = step
-        return found
+                newest = step
+        return newest
 
     async def find_newest_verified(self, log: TaskLog, steps: Sequence[CommittedStep]) -> CommittedStep | None:
         """Return the first of some steps that has claims, and whose claims hold now."""
@@ -186,13 +186,13 @@ def _may_stay(report: VerificationReport) -> bool:
 
 async def _capture_facts(verifier: EvidenceVerifier, pack: EvidencePack) -> EvidencePack:
     """Return a pack with the facts that could be captured; a claim without facts is never verified later."""
-    found = []
+    claims = []
     for claim in pack:
         try:
-            found.append(await verifier.capture(claim) if claim.state is State.UNCAPTURED else claim)
+            claims.append(await verifier.capture(claim) if claim.state is State.UNCAPTURED else claim)
         except EvidenceCaptureError:
-            found.append(claim)
-    return EvidencePack(found, pack.require_all, pack.allow_partial, pack.min_verified, extra=pack.extra)
+            claims.append(claim)
+    return EvidencePack(claims, pack.require_all, pack.allow_partial, pack.min_verified, extra=pack.extra)
 
 
 Files = Mapping[str, PartialState]
@@ -212,10 +212,10 @@ def capture(base: str, paths: Iterable[str | os.PathLike[str]]) -> Files:
     """
     if isinstance(paths, str | bytes | os.PathLike):
         raise SettingError(f"files is a list of paths, not {paths!r:.80}", setting="files", remedy="Use a list.")
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for path in paths:
-        _capture_entry(Path(base), _relative_name(base, path), found)
-    return {name: PartialState(pack_value(encode(entry, "files"))) for name, entry in found.items()}
+        _capture_entry(Path(base), _relative_name(base, path), entries)
+    return {name: PartialState(pack_value(encode(entry, "files"))) for name, entry in entries.items()}
 
 
 def _relative_name(base: str, path: object) -> str:
@@ -238,22 +238,22 @@ def _check_parents(base: Path, name: str) -> None:
         raise SettingError(f"{name!r:.200} is not below {base}: a link leads out of it", setting="files")
 
 
-def _capture_entry(base: Path, name: str, found: dict[str, Any]) -> None:
+def _capture_entry(base: Path, name: str, entries: dict[str, Any]) -> None:
     path = base / name
     try:
         status = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
-        found[name] = {"kind": "absent"}
+        entries[name] = {"kind": "absent"}
         return
     if stat.S_ISLNK(status.st_mode):
-        found[name] = {"kind": "link", "target": str(path.readlink())}
+        entries[name] = {"kind": "link", "target": str(path.readlink())}
     elif stat.S_ISREG(status.st_mode):
-        found[name] = {"kind": "file", "mode": stat.S_IMODE(status.st_mode), "content": path.read_bytes()}
+        entries[name] = {"kind": "file", "mode": stat.S_IMODE(status.st_mode), "content": path.read_bytes()}
     elif stat.S_ISDIR(status.st_mode):
         names = sorted(each.name for each in path.iterdir())
-        found[name] = {"kind": "directory", "mode": stat.S_IMODE(status.st_mode), "names": names}
+        entries[name] = {"kind": "directory", "mode": stat.S_IMODE(status.st_mode), "names": names}
         for each in names:
-            _capture_entry(base, os.path.join(name, each), found)  # noqa: PTH118 - names, not paths
+            _capture_entry(base, os.path.join(name, each), entries)  # noqa: PTH118 - names, not paths
     else:
         raise SettingError(f"{name!r:.200} is neither a file, a directory nor a link", setting="files")
 

@@ -173,19 +173,19 @@ class CheckpointManager:
         task_log.check_text(checkpoint_type, "checkpoint_type")
         if work_item_id is not None:
             task_log.check_text(work_item_id, "work_item_id")
-        held = encode_state(snapshot)
+        state = encode_state(snapshot)
         noted = Recorded(encode(dict(metadata or {}), "metadata")).value()
         async with self._tasks.own(task_id) as task:
-            kept = await self._capture(task.log, files) if files else {}
+            captured = await self._capture(task.log, files) if files else {}
             step = await begin(
                 task,
                 self._clock,
                 checkpoint_type=checkpoint_type,
                 work_item_id=work_item_id,
                 metadata=noted,
-                snapshot=held,
+                snapshot=state,
                 version=len(self._migrations),
-                files=kept,
+                files=captured,
             )
         self._exit_codes[step.step_id] = None
         return step.step_id
@@ -331,7 +331,7 @@ class CheckpointManager:
         """
         task_id, local_step_id = task_log.split_id(step_id, "step_id")
         chosen = None if checkpoint_id is None else task_log.check_checkpoint_id(checkpoint_id)
-        held = None if snapshot is _AS_BEGUN else encode_state(snapshot)
+        state = None if snapshot is _AS_BEGUN else encode_state(snapshot)
         async with self._tasks.own(task_id) as task:
             log = task.log
             step = find_begun(log, step_id, local_step_id)
@@ -342,16 +342,18 @@ class CheckpointManager:
         )
         async with self._tasks.own(task_id) as task:
             step = find_begun(task.log, step_id, local_step_id)
-            kept = await self._capture(task.log, find_roots(step.files)) if held is not None and step.files else None
+            captured = (
+                await self._capture(task.log, find_roots(step.files)) if state is not None and step.files else None
+            )
             committed = await commit(
                 task,
                 self._clock,
                 step,
                 checkpoint_id=chosen,
                 evidence=evidence,
-                snapshot=held,
+                snapshot=state,
                 version=len(self._migrations),
-                files=kept,
+                files=captured,
             )
             if self._most is not None:
                 await self._remove_surplus(task, self._most)
@@ -544,8 +546,8 @@ class CheckpointManager:
         return report
 
     async def _note(self, task_id: str, report: VerificationReport, sequence: int = 0) -> None:
-        found = Verifications.of(report.answers, self._clock.now(), sequence, is_verified=report.verified)
-        await note_verification(self.store, self._clock, task_id, {}, found)
+        verifications = Verifications.of(report.answers, self._clock.now(), sequence, is_verified=report.verified)
+        await note_verification(self.store, self._clock, task_id, {}, verifications)
 
     async def _add_verifications(self, task_id: str, steps: Sequence[S]) -> list[S]:
         """Return steps with their newest verifications."""
@@ -566,8 +568,8 @@ class CheckpointManager:
         log = await self._tasks.load_log(task_id)
         if log is None:
             return None
-        found = await self._claims.find_newest_valid(log, checkpoint_type)
-        return None if found is None else (await self._add_verifications(task_id, [await self._load(found)]))[0]
+        newest = await self._claims.find_newest_valid(log, checkpoint_type)
+        return None if newest is None else (await self._add_verifications(task_id, [await self._load(newest)]))[0]
 
     async def get_checkpoint(self, checkpoint_id: str) -> TaskCheckpoint:
         """Return a checkpoint with its state.

@@ -273,8 +273,8 @@ class Tasks:
     async def _find_in_any(self, local_id: str) -> tuple[TaskLog, int]:
         names = set(self._owned)
         if self._store.has(Ability.LIST):
-            found = await find_runs(self._store, RunFilter(workflow=MANAGED))
-            names |= {run.workflow_id for run in found}
+            runs = await find_runs(self._store, RunFilter(workflow=MANAGED))
+            names |= {run.workflow_id for run in runs}
         logs = [log for name in sorted(names) if (log := await self.load_log(name)) and local_id in log.live]
         if len(logs) == 1:
             return logs[0], logs[0].live[local_id]

@@ -119,8 +119,8 @@ def digest_of(partial: Mapping[str, PartialState]) -> str:
     """
     if not partial:
         return ""
-    held = {path: each.held_state for path, each in sorted(partial.items())}
-    tree = {path: each.digest if isinstance(each, Blob) else plain_tree(each, path) for path, each in held.items()}
+    states = {path: each.held_state for path, each in sorted(partial.items())}
+    tree = {path: each.digest if isinstance(each, Blob) else plain_tree(each, path) for path, each in states.items()}
     return sha256(dumps(tree).encode()).hexdigest()
 
 
@@ -134,8 +134,8 @@ def limit_of(metadata: Mapping[str, Any], asked: int | None = None, default: int
     """
     if asked is not None:
         return asked
-    found = metadata.get(LIMITS, {}).get("max_crashes", default)
-    return int(found)
+    limit = metadata.get(LIMITS, {}).get("max_crashes", default)
+    return int(limit)
 
 
 def _is_new(latest: CheckpointData, recorded: Mapping[str, Any]) -> bool:

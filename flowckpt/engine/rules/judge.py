@@ -88,8 +88,8 @@ def find_plain_match(step: Step[Any], result: StepResult, secrets: KnownSecrets 
     ):
         return None
     if action.kwargs:
-        now = digest_arguments(action.function, args, action.kwargs, secrets)
-        return info if repr(now) == repr(recorded) else None
+        present = digest_arguments(action.function, args, action.kwargs, secrets)
+        return info if repr(present) == repr(recorded) else None
     if not len(args) == len(recorded) <= len(names):
         return None
     for name, value in zip(names, args, strict=False):
@@ -123,8 +123,8 @@ def incomparable_reasons(step: Step[Any], result: StepResult, secrets: KnownSecr
         result: the recorded result of its path.
         secrets: the secrets of the run.
     """
-    now = identify(step.action, secrets).arguments
-    names = [name for name in now if UNKNOWN in (now[name], result.arguments.get(name))]
+    arguments = identify(step.action, secrets).arguments
+    names = [name for name in arguments if UNKNOWN in (arguments[name], result.arguments.get(name))]
     return tuple(
         Reason(ReasonKind.ARGUMENTS, f"{name}: cannot be compared, and an earlier step runs again") for name in names
     )
@@ -284,17 +284,17 @@ class Judge:
             if verdict.evidence.role
             and ((declared is not None and _file_key(verdict) not in declared) or _is_rewritten(verdict, rewritten))
         ]
-        found = () if report is None else evidence_reasons(report, skipped)
+        reasons = () if report is None else evidence_reasons(report, skipped)
         if declared and (result.evidence is not None or step is None or not step.modifiers.is_at_most_once):
             recorded = {_file_key(verdict) for verdict in verdicts}
-            found += tuple(
+            reasons += tuple(
                 Reason(_FILE_KINDS[role], f"{path}: the step {role} it, but did not record it")
                 for role, path in declared
                 if (role, path) not in recorded
             )
         if self.secrets.is_any:  # a found value may be a secret
-            found = tuple(attrs.evolve(reason, detail=self.secrets.text(reason.detail)) for reason in found)
-        return found
+            reasons = tuple(attrs.evolve(reason, detail=self.secrets.text(reason.detail)) for reason in reasons)
+        return reasons
 
     def _package_reasons(self, step: Step[Any], result: StepResult) -> tuple[Reason, ...]:
         attempts = [attempt for attempt in self.packages if attempt <= result.attempt]
@@ -354,7 +354,7 @@ def evidence_reasons(report: VerificationReport, skipped: Sequence[Verdict] = ()
     if report.verified or report.outcome == "no_evidence":
         return ()
     is_proved = report.outcome == "failed"
-    found = [
+    reasons = [
         Reason(
             _FILE_KINDS.get(verdict.evidence.role, ReasonKind.EVIDENCE),
             "; ".join([verdict.error, *(each for each in verdict.details if each not in verdict.error)]),
@@ -363,7 +363,7 @@ def evidence_reasons(report: VerificationReport, skipped: Sequence[Verdict] = ()
         for verdict in report.verdicts
         if verdict.error is not None and verdict.is_against and verdict not in skipped
     ]
-    return tuple(found) or (() if skipped else (Reason(ReasonKind.EVIDENCE, report.reason, is_proved),))
+    return tuple(reasons) or (() if skipped else (Reason(ReasonKind.EVIDENCE, report.reason, is_proved),))
 
 
 # The files of `.reads()` and `.writes()`.

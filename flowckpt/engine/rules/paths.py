@@ -78,16 +78,16 @@ def group_nested(paths: Iterable[str]) -> dict[str, list[str]]:
     Args:
         paths: the steps.
     """
-    found: dict[str, dict[str, None]] = {}
+    children: dict[str, dict[str, None]] = {}
     for path in paths:
         inner = path
         for outer in _outer_paths(path):
-            directly = found.setdefault(outer, {})
+            directly = children.setdefault(outer, {})
             if inner in directly:
                 break
             directly[inner] = None
             inner = outer
-    return {outer: list(directly) for outer, directly in found.items()}
+    return {outer: list(directly) for outer, directly in children.items()}
 
 
 def list_below(nested: Mapping[str, list[str]], paths: Iterable[str]) -> list[str]:
@@ -97,13 +97,13 @@ def list_below(nested: Mapping[str, list[str]], paths: Iterable[str]) -> list[st
         nested: the value of `group_nested`.
         paths: the steps.
     """
-    found: list[str] = []
+    descendants: list[str] = []
     unseen = [*paths]
     while unseen:
         more = nested.get(unseen.pop(), [])
-        found += more
+        descendants += more
         unseen += more
-    return found
+    return descendants
 
 
 def root_failures(results: Sequence[StepResult], path: str) -> list[str]:
@@ -114,7 +114,7 @@ def root_failures(results: Sequence[StepResult], path: str) -> list[str]:
         path: the step that failed.
     """
     by_path = {result.path: result for result in results}
-    found: list[str] = []
+    roots: list[str] = []
     unseen = [path]
     while unseen:
         at = unseen.pop(0)
@@ -130,8 +130,8 @@ def root_failures(results: Sequence[StepResult], path: str) -> list[str]:
             deeper = [error.path]
         unseen += deeper
         if not deeper:
-            found.append(at)
-    return found
+            roots.append(at)
+    return roots
 
 
 @lazy_frozen(eq=False, repr=False)
@@ -177,14 +177,14 @@ def make_handled_search(results: Sequence[StepResult], *, drops_what_follows: bo
     @functools.cache
     def handled() -> frozenset[str]:
         continued: set[str] = set()  # the scopes that yielded something later
-        found = []
+        failures = []
         for result in reversed(results):
             scope, _, place = result.path.rpartition("/")
             if not result.success and scope in continued and not place.startswith("["):
-                found.append(result.path)
+                failures.append(result.path)
             if result.step_type != ROLLBACK:
                 continued.add(scope)
-        return frozenset(found)
+        return frozenset(failures)
 
     def after(path: str) -> str:
         if not handled():
@@ -204,8 +204,8 @@ def find_handled_end(results: Sequence[StepResult], path: str) -> HandledFailure
     """
     if not path or undone_paths(results) - find_undone_in_races(results).keys():
         return None
-    found = [find_handled_failure(results, each) for each in root_failures(results, path)]
-    return found[0] if found and all(found) else None
+    failures = [find_handled_failure(results, each) for each in root_failures(results, path)]
+    return failures[0] if failures and all(failures) else None
 
 
 def _find_stranded(results: Sequence[StepResult], by_path: Mapping[str, StepResult], fan_out: str) -> list[str]:
@@ -222,13 +222,13 @@ def _find_stranded(results: Sequence[StepResult], by_path: Mapping[str, StepResu
         while path.startswith(start):
             scope = path[: path.rfind("/")]
             last[scope], path = path, scope
-    found = []
+    stranded = []
     for result in results:
         scope, _, place = result.path.rpartition("/")
         is_inside = scope.startswith(start) and scope not in by_path
         if is_inside and not result.success and (place.startswith("[") or last[scope] == result.path):
-            found.append(result.path)
-    return found
+            stranded.append(result.path)
+    return stranded
 
 
 def _outer_paths(path: str) -> Iterator[str]:
@@ -351,12 +351,12 @@ def find_undone_in_races(results: Iterable[StepResult]) -> dict[str, list[StepRe
     view = [*results]
     undoing = [each for each in view if each.step_type == ROLLBACK]
     stopped = {each.path for each in view if is_stopped(each)} if undoing else set()
-    found: dict[str, list[StepResult]] = {}
+    undone: dict[str, list[StepResult]] = {}
     for each in undoing:
         path = step_of(each.path)
         if any(above in stopped for above in _outer_paths(path)):
-            found.setdefault(path, []).append(each)
-    return found
+            undone.setdefault(path, []).append(each)
+    return undone
 
 
 def split_stopped_member(nested: Sequence[StepResult]) -> tuple[list[StepResult], list[StepResult]]:
@@ -372,8 +372,8 @@ def split_stopped_member(nested: Sequence[StepResult]) -> tuple[list[StepResult]
     gone = set(undone)
     for path in undone:
         gone.update(each.path for each in results_after(steps, path))
-    kept = [each for each in steps if each.path not in gone]
-    return kept, [each for each in nested if each.step_type == ROLLBACK or each.path in gone]
+    standing = [each for each in steps if each.path not in gone]
+    return standing, [each for each in nested if each.step_type == ROLLBACK or each.path in gone]
 
 
 def find_not_yielded(results: Iterable[StepResult], yielded: Collection[str]) -> list[StepResult]:

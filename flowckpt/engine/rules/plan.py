@@ -202,14 +202,14 @@ def wait_reason(wait: Wait, message: Signal | None, moved: Sequence[str] = ()) -
         message: the message that ends it, if one was sent.
         moved: how the facts to approve have changed, claim by claim; empty if they are unchanged.
     """
-    found = f"it {wait.said} since {format_moment(wait.since)}"
+    text = f"it {wait.said} since {format_moment(wait.since)}"
     is_rejected = message is not None and wait.kind is WaitKind.APPROVAL and not message.data.get("approved")
     if message is not None:
         by = f" by {message.by}" if message.by else ""
         what = "sent" if wait.kind is not WaitKind.APPROVAL else "rejected" if is_rejected else "approved"
-        found += f"; it was {what}{by} at {format_moment(message.sent_at)}"
+        text += f"; it was {what}{by} at {format_moment(message.sent_at)}"
     if moved and not is_rejected:
-        found += f"; what is to be approved has changed since ({'; '.join(moved)}): the resume asks again"
+        text += f"; what is to be approved has changed since ({'; '.join(moved)}): the resume asks again"
     elif message is not None:
-        found += ": the resume takes it"
-    return Reason(ReasonKind.STARTED, found)
+        text += ": the resume takes it"
+    return Reason(ReasonKind.STARTED, text)

@@ -111,20 +111,20 @@ class RunContext:
 
     async def poll_requests(self) -> None:
         """Look for requests to the run: a cancel stops the run, other requests are carried out at once."""
-        asked = await self.requests.poll()
+        requests = await self.requests.poll()
         self.look_at_ns = self.clock.elapsed_ns() + LOOK_NS * self.requests.slowdown
         recorder = self.recorder
-        if not asked or not recorder.is_start_saved:  # nothing to save while results are still being restored
+        if not requests or not recorder.is_start_saved:  # nothing to save while results are still being restored
             return
         checkpointer = recorder.checkpointer
-        for each in asked:
+        for each in requests:
             if each.kind is WaitKind.TAG:
                 checkpointer.metadata = run.inbox.change_tags(checkpointer.metadata, each.data)
         is_at_rest = checkpointer.attempted is not None and checkpointer.attempted.status is Status.SUSPENDED
         saved = await recorder.checkpoint(Reason.SUSPENDED if is_at_rest else Reason.TRIGGER)
         await recorder.emit_saved(saved)
         if not isinstance(saved, FlowckptError):
-            await self.requests.remove(asked)
+            await self.requests.remove(requests)
 
     def make_resolver(self) -> run.in_doubt.InDoubtResolver:
         """Return the resolver for steps that an earlier attempt started or finished."""

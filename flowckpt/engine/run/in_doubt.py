@@ -81,17 +81,17 @@ class InDoubtResolver:
         old, is_in_doubt = self.superseded.get(path), path in self.in_doubt
         moved = () if old is None else moved_reasons(step, old, self.judge.secrets)
         question = open_question(step, path, old, self.policy, is_moved=bool(moved), is_in_doubt=is_in_doubt)
-        found = RUN
+        resolution = RUN
         if question is Question.STARTED:
-            found = await self._resolve_started(call, has_failed=not is_in_doubt)
+            resolution = await self._resolve_started(call, has_failed=not is_in_doubt)
         elif question is Question.DONE and old is not None:
-            found = await self._resolve_done(step, old)
+            resolution = await self._resolve_done(step, old)
         elif question is Question.MOVED and old is not None:
-            found = self._resolve_moved(old, moved)
-        is_run = found.reused is None and found.outcome is None
+            resolution = self._resolve_moved(old, moved)
+        is_run = resolution.reused is None and resolution.outcome is None
         if is_run and old is not None and old.success and ON_RERUN in old.marks and step.modifiers.on_rerun is not None:
-            found = attrs.evolve(found, undo=old)
-        return found
+            resolution = attrs.evolve(resolution, undo=old)
+        return resolution
 
     @property
     def policy(self) -> ResumePolicy:
@@ -202,5 +202,5 @@ class InDoubtResolver:
 
 
 def _describe_doubt(report: VerificationReport) -> str:
-    found = list_failures(report)
-    return f"its evidence cannot tell: {'; '.join(found) or report.reason}"
+    failures = list_failures(report)
+    return f"its evidence cannot tell: {'; '.join(failures) or report.reason}"

@@ -118,11 +118,11 @@ class Inbox:
                     setting="checkpoint_store",
                     remedy="Use another store, or give it the methods send_signal, signals and remove_signals.",
                 )
-            found = await store.signals(self.workflow_id)
-            self._found, self._read_ns = sent_to(self.metadata, found), now_ns
-            if len(found) > len(self._found) and not self._has_warned:
+            signals = await store.signals(self.workflow_id)
+            self._found, self._read_ns = sent_to(self.metadata, signals), now_ns
+            if len(signals) > len(self._found) and not self._has_warned:
                 message = "run %s: messages of an earlier run with the same id are ignored: %s"
-                strange = [each.signal_id for each in found if each not in self._found]
+                strange = [each.signal_id for each in signals if each not in self._found]
                 _log.warning(message, self.workflow_id, ", ".join(map(repr, strange[:_SHOWN])))
                 self._has_warned = True
         if self._taken is None:
@@ -152,8 +152,8 @@ def new_request(signal_id: str, sent_at: datetime, newest: CheckpointData, *, ro
         newest: the newest checkpoint of the run. The request does not count for an attempt after the run was cancelled.
         rolls_back: whether to undo the run's effects.
     """
-    asked = {_ROLLS_BACK: rolls_back, _ATTEMPT: newest.attempt}
-    return Signal(signal_id, "cancel", sent_at, asked, kind=WaitKind.CANCEL, birth=birth_of(newest.metadata))
+    data = {_ROLLS_BACK: rolls_back, _ATTEMPT: newest.attempt}
+    return Signal(signal_id, "cancel", sent_at, data, kind=WaitKind.CANCEL, birth=birth_of(newest.metadata))
 
 
 def change_tags(metadata: Mapping[str, Any], change: Mapping[str, str | None]) -> dict[str, Any]:
@@ -169,9 +169,9 @@ def change_tags(metadata: Mapping[str, Any], change: Mapping[str, str | None]) -
 
 async def remove_requests(store: StoreBase, workflow_id: str) -> None:
     """Remove the requests to a cancelled run."""
-    found = [each.signal_id for each in await store.signals(workflow_id) if each.kind is WaitKind.CANCEL]
-    if found:
-        await store.remove_signals(workflow_id, found)
+    cancels = [each.signal_id for each in await store.signals(workflow_id) if each.kind is WaitKind.CANCEL]
+    if cancels:
+        await store.remove_signals(workflow_id, cancels)
 
 
 @attrs.define(eq=False, repr=False)

@@ -230,12 +230,12 @@ MOST_PUBLISHED = 100
 
 def select_newest_published(published: Iterable[list[Any]]) -> list[list[Any]]:
     """Return the newest value of each name, as name, value, time and step; if there are too many, the newest ones."""
-    found: dict[str, list[Any]] = {}
+    newest: dict[str, list[Any]] = {}
     for each in published:
-        if each[0] not in found or each[2] >= found[each[0]][2]:
-            found.pop(each[0], None)
-            found[each[0]] = each
-    return list(found.values())[-MOST_PUBLISHED:]
+        if each[0] not in newest or each[2] >= newest[each[0]][2]:
+            newest.pop(each[0], None)
+            newest[each[0]] = each
+    return list(newest.values())[-MOST_PUBLISHED:]
 
 
 def live_document(run: RunContext) -> dict[str, Any]:
@@ -307,12 +307,12 @@ async def read_live(
     except (FlowckptError, OSError) as error:
         _log.debug("run %s: its live note cannot be read: %s", workflow_id, error)
         return None
-    found = None if content is None else _parse_note(content, birth_of(metadata), attempt)
-    if found is None:
+    note = None if content is None else _parse_note(content, birth_of(metadata), attempt)
+    if note is None:
         return None
     ended = {result.path for result in results}
-    steps = [step for step in found.steps if step.path not in ended]
-    return attrs.evolve(found, steps=steps, is_running=status is Status.RUNNING)
+    steps = [step for step in note.steps if step.path not in ended]
+    return attrs.evolve(note, steps=steps, is_running=status is Status.RUNNING)
 
 
 def _parse_note(content: bytes, birth: str, attempt: int) -> LiveNote | None:
@@ -389,11 +389,11 @@ def collect_published(results: Iterable[StepResult], live: LiveNote | None) -> d
         for result in results
         for name, entry in result.published.items()
     ]
-    found: dict[str, Published] = {}
+    newest: dict[str, Published] = {}
     for name, each in (*published, *(() if live is None else live.published.items())):
-        if name not in found or each.at >= found[name].at:
-            found[name] = each
-    return found
+        if name not in newest or each.at >= newest[name].at:
+            newest[name] = each
+    return newest
 
 
 async def read_published(store: StoreBase, workflow_id: str) -> dict[str, Published]:

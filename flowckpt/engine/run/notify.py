@@ -352,7 +352,7 @@ class LogListener:
             EVENTS.log(level, "run %s: %s", event.workflow_id, _text_of(event), extra=self._extra(event))
 
     def _extra(self, event: Event) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "event": event.kind,
             "workflow_id": event.workflow_id,
             "workflow_name": self._workflow_name,
@@ -362,8 +362,8 @@ class LogListener:
         for name in ("duration_ms", "tries", "error_type", "error_message", "figures", "checkpoint_id"):
             value: Any = getattr(event, name, None)
             if value:
-                found[name] = dict(value) if name == "figures" else value
-        return found
+                fields[name] = dict(value) if name == "figures" else value
+        return fields
 
 
 def _text_of(event: Event) -> str:

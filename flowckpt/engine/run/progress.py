@@ -107,8 +107,8 @@ class RunServices:
         figures = validate_figures(figures)
         self.is_used = True
         with self._accept_from(current, "record"):
-            found = self._figures[current.path] = self._figures.get(current.path) or {}
-            add_figures(found, figures)
+            total = self._figures[current.path] = self._figures.get(current.path) or {}
+            add_figures(total, figures)
 
     @contextlib.contextmanager
     def _accept_from(self, current: CurrentStep, what: str) -> Iterator[None]:
@@ -144,14 +144,14 @@ class RunServices:
         """Publish values that are already encoded, as a worker sends them."""
         secrets = self.recorder.judge.secrets
         refuse_in_ephemeral(current, "publish")
-        found = {}
+        entries = {}
         for name, tree in dict(published).items():
             place = f"{current.path}: published {check_published_name(name)!r:.80}"
             refuse_secrets({name: tree}, secrets, place)
-            found[name] = {"value": tree, "at": encode_time(self.clock.now())}
+            entries[name] = {"value": tree, "at": encode_time(self.clock.now())}
         self.is_used = True
         with self._accept_from(current, "publish"):
-            self._published.setdefault(current.path, {}).update(found)
+            self._published.setdefault(current.path, {}).update(entries)
 
     def save(self, current: CurrentStep, state: Any, as_type: Any) -> None:
         """Make the partial state of a step durable; see `CurrentStep.save`."""
@@ -438,16 +438,16 @@ class PartialSaves:
 
     async def _save(self, current: CurrentStep, partial: PartialState, *, emits_here: bool) -> None:
         services = self._services
-        held = services.recorder.checkpointer.partial
-        before = held.get(current.path)
-        held[current.path] = partial
+        partials = services.recorder.checkpointer.partial
+        before = partials.get(current.path)
+        partials[current.path] = partial
         try:
             saved = await services.recorder.checkpoint(Reason.MANUAL)
         except EncodingError:  # refused before any write: the step may continue
             if before is None:
-                held.pop(current.path, None)
+                partials.pop(current.path, None)
             else:
-                held[current.path] = before
+                partials[current.path] = before
             raise
         except Exception as failure:
             self._failure = failure
@@ -470,10 +470,10 @@ class PartialSaves:
         Raises:
             DecodingError: the saved state does not fit the type.
         """
-        held = self.find_state(path)
-        if not held:
+        state = self.find_state(path)
+        if not state:
             return default
-        return codec.decode(held[0], Any if as_type is None else as_type, place=_place(path))
+        return codec.decode(state[0], Any if as_type is None else as_type, place=_place(path))
 
     def find_state(self, path: str) -> tuple[Any, ...]:
         """Return the last saved state of a step, encoded; nothing if there is none."""

@@ -191,14 +191,14 @@ class ResultIndex:
         content = await self.store.read_index(name)
         if content is None:
             return {}
-        found: dict[str, Any] = {}
+        part: dict[str, Any] = {}
         try:
-            found = {**json.loads(content)}
-            is_sound = name == _RUNS or all(_is_note(note) for notes in found.values() for note in notes)
+            part = {**json.loads(content)}
+            is_sound = name == _RUNS or all(_is_note(note) for notes in part.values() for note in notes)
         except (ValueError, TypeError, RecursionError):
             is_sound = False
         self._is_damaged |= not is_sound
-        return found if is_sound else {}
+        return part if is_sound else {}
 
     async def _write(self, name: str, part: dict[str, Any]) -> None:
         if self.is_kept:
@@ -224,13 +224,13 @@ def _is_note(note: Any) -> bool:
 def _select_newest(notes: Sequence[Note]) -> list[Note]:
     """Return the notes to keep for one call: a few for equal claims, and one for each place."""
     places: dict[tuple[str, str], Note] = {(note[0], note[1]): note for note in notes}
-    kept: list[Note] = []
+    selected: list[Note] = []
     alike: dict[str, int] = {}
     for note in sorted(places.values(), key=lambda note: note[2], reverse=True):
         alike[note[3]] = alike.get(note[3], 0) + 1
-        if alike[note[3]] <= _MOST_ALIKE and len(kept) < _MOST:
-            kept.append(note)
-    return kept
+        if alike[note[3]] <= _MOST_ALIKE and len(selected) < _MOST:
+            selected.append(note)
+    return selected
 
 
 # Taking a result.
@@ -283,27 +283,27 @@ class ResultCache:
             return None
         for result in self._index_own(own).get(key, ()):
             if result.path != path and counts(result.path):
-                found = await self._check_result(step, path, self.workflow_id, result, {})
-                if found is not None:
-                    return found
+                cached = await self._check_result(step, path, self.workflow_id, result, {})
+                if cached is not None:
+                    return cached
         try:
             was_fresh = self._is_fresh  # read before the search, which may miss what a refresh adds meanwhile
             try:
-                found = await self._look_up(step, path, key)
+                cached = await self._look_up(step, path, key)
             except FlowckptError:
                 if was_fresh:
                     raise
-                found = None  # the refresh reports the reason, or builds an index in memory
-            if found is None and not was_fresh:
+                cached = None  # the refresh reports the reason, or builds an index in memory
+            if cached is None and not was_fresh:
                 async with self._refreshing:  # all members of a map find nothing at the same time
                     if not self._is_fresh:
                         await self._index.refresh(self.workflow_id)
                         self._is_fresh = True
-                found = await self._look_up(step, path, key)
+                cached = await self._look_up(step, path, key)
         except FlowckptError as error:  # an unreadable cache only costs time
             self._warn_once(f"step {step.name}: no result of another run is taken: {error.message}")
             return None
-        return found
+        return cached
 
     def _index_own(self, results: Sequence[StepResult]) -> Mapping[str, list[StepResult]]:
         """Return the run's own results by the key of their call."""
@@ -345,9 +345,9 @@ class ResultCache:
             result = results.get(its_path)
             if latest is None or result is None or not is_source(result) or IMPORTED in latest.metadata:
                 continue  # removed, rolled back, or from an imported run, which anyone may have made
-            found = await self._check_result(step, path, run, result, latest.metadata)
-            if found is not None:
-                return found
+            cached = await self._check_result(step, path, run, result, latest.metadata)
+            if cached is not None:
+                return cached
         return None
 
     async def _load_source(self, run: str) -> tuple[CheckpointData | None, Mapping[str, StepResult]]:

@@ -75,9 +75,9 @@ async def count_crashes(store: StoreBase, lease: Lease, latest: CheckpointData) 
             # A process that claims a generation and dies before its first save counts as one crash.
             silent += process is None or process != before
             before = process
-    found = crash_count_of(latest, await read_started_steps(store, lease.workflow_id, latest), silent=silent)
-    seen = await store.last_seen(lease.workflow_id, latest.attempt) if found.count else None
-    return found if seen is None else attrs.evolve(found, seen=encode_time(seen))
+    count = crash_count_of(latest, await read_started_steps(store, lease.workflow_id, latest), silent=silent)
+    seen = await store.last_seen(lease.workflow_id, latest.attempt) if count.count else None
+    return count if seen is None else attrs.evolve(count, seen=encode_time(seen))
 
 
 async def crash_loop(store: StoreBase, info: RunInfo, *, max_crashes: int = MAX_CRASHES) -> CrashCount | None:
@@ -109,10 +109,10 @@ async def find_crash_loop(
     """
     if latest.status is not Status.RUNNING:
         return None
-    found = crash_count_of(latest, await read_started_steps(store, workflow_id, latest))
-    if not found.is_crash_loop(most):
+    count = crash_count_of(latest, await read_started_steps(store, workflow_id, latest))
+    if not count.is_crash_loop(most):
         return None
-    return found if await store.owner(workflow_id) is None else None
+    return count if await store.owner(workflow_id) is None else None
 
 
 async def find_refusing_crash_loop(
@@ -222,8 +222,8 @@ class Resumption:
                 action = step.action
                 if each.step_type == action.step_type and each.function == action.function_name:
                     return each, Reason(ReasonKind.UPSTREAM, "the step that contains it runs again")
-                now = f"{action.step_type} {action.function_name}".rstrip()
-                return each, Reason(ReasonKind.CODE, f"was {each.step_type} {each.function}, is {now}")
+                call = f"{action.step_type} {action.function_name}".rstrip()
+                return each, Reason(ReasonKind.CODE, f"was {each.step_type} {each.function}, is {call}")
         return None, None
 
 
@@ -300,13 +300,11 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
         judge.packages.update(find_moved_versions(latest.metadata))
     interrupted = await _read_interrupted(store, workflow_id, latest)
     crash_loop = await find_refusing_crash_loop(store, workflow_id, latest, options, max_crashes=max_crashes)
-    found = history, judge, cut, superseded, frozenset(latest.in_flight), spare, interrupted, crash_loop
-    marks = (each.marks for each in (*history.notable(), *superseded.results) if each.marks)
-    is_guarded = not all(map(GUARDED.isdisjoint, marks))
+    parts = history, judge, cut, superseded, frozenset(latest.in_flight), spare, interrupted, crash_loop
+    is_guarded = not all(GUARDED.isdisjoint(each.marks) for each in (*history.notable(), *superseded.results))
     final = None if options.from_step else final_error(workflow_id, latest)
-    return Resumption(
-        latest, bound, *found, await _read_messages(store, workflow_id, latest), is_guarded, final, undone
-    )
+    messages = await _read_messages(store, workflow_id, latest)
+    return Resumption(latest, bound, *parts, messages, is_guarded, final, undone)
 
 
 def _split_history(
@@ -346,16 +344,16 @@ async def _read_spare(
 ) -> dict[str, StepResult]:
     """Return the results that earlier attempts left for reuse, if the reusing attempt died before it finished."""
     taken = {*taken, *latest.in_flight, *latest.metadata.get(NOT_REUSABLE, ())}
-    found: dict[str, StepResult] = {}
+    spare: dict[str, StepResult] = {}
     if store.has(Ability.ATTEMPTS):
         for attempt in latest.metadata[REUSABLE]:
             data = await store.load_attempt(workflow_id, attempt)
             results = () if data is None else data.step_results
-            kept = (each for each in results if each.success or is_stopped(each) or each.step_type == ROLLBACK)
-            found.update({each.path: each for each in kept if each.path not in taken})
+            reusable = (each for each in results if each.success or is_stopped(each) or each.step_type == ROLLBACK)
+            spare.update({each.path: each for each in reusable if each.path not in taken})
     if latest.metadata.get(IMPORTED) is True:
-        return {path: result for path, result in found.items() if not is_answer(result)}
-    return found
+        return {path: result for path, result in spare.items() if not is_answer(result)}
+    return spare
 
 
 def add_reusable(metadata: Mapping[str, Any], attempt: int, dropped: Collection[str]) -> dict[str, Any]:
@@ -378,8 +376,8 @@ def accept_import(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
 
     Results that earlier attempts left for reuse are not reused if the file was not authenticated.
     """
-    kept = drop_reusable(metadata) if metadata[IMPORTED] is True else metadata
-    return {name: value for name, value in kept.items() if name != IMPORTED}
+    trimmed = drop_reusable(metadata) if metadata[IMPORTED] is True else metadata
+    return {name: value for name, value in trimmed.items() if name != IMPORTED}
 
 
 def drop_reusable(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -402,11 +400,11 @@ def trim_history(view: HistoryView, gone: Collection[str]) -> History:
         length = next((index for index, result in enumerate(view) if result.path in gone), len(view))
     if length == len(view.history.results):
         return view.history
-    kept = view.history.forked(length)
+    history = view.history.forked(length)
     for result in view[length:]:
         if result.path not in gone:
-            append_result(kept, result)
-    return kept
+            append_result(history, result)
+    return history
 
 
 def _find_cut(
@@ -489,14 +487,14 @@ def _refuse_needless_decisions(
     """Refuse a decision about a step that is not in doubt."""
     if not policy.settled:
         return
-    asked = dict.fromkeys(latest.in_flight)
-    found = (*as_view(latest.step_results), *superseded.results)
-    asked.update({each.path: None for each in found if AT_MOST_ONCE in each.marks and not each.success})
-    asked.update({each.path: None for each in superseded.results if AT_MOST_ONCE in each.marks})
+    doubtful = dict.fromkeys(latest.in_flight)
+    results = (*as_view(latest.step_results), *superseded.results)
+    doubtful.update({each.path: None for each in results if AT_MOST_ONCE in each.marks and not each.success})
+    doubtful.update({each.path: None for each in superseded.results if AT_MOST_ONCE in each.marks})
     for path, settled in policy.settled.items():
-        if path not in asked:
+        if path not in doubtful:
             option = "--done" if settled.is_done else "--not-done"
-            known = f"in doubt: {', '.join(map(repr, asked))}" if asked else "none of its steps is"
+            known = f"in doubt: {', '.join(map(repr, doubtful))}" if doubtful else "none of its steps is"
             raise InputError(
                 f"{option} {path}: step {path!r} of run {workflow_id!r} is not in doubt; {known}",
                 parameter=path,
@@ -546,12 +544,12 @@ def find_moved_versions(metadata: Mapping[str, Any]) -> dict[int, dict[str, str]
     recorded: Mapping[str, Mapping[str, str]] = metadata.get(PACKAGES, {})
     if not recorded:
         return {}
-    now = versions_of({name for versions in recorded.values() for name in versions})
+    installed = versions_of({name for versions in recorded.values() for name in versions})
     moved = {
         int(attempt): {
-            name: f"{version} → {now.get(name, 'not installed')}"
+            name: f"{version} → {installed.get(name, 'not installed')}"
             for name, version in versions.items()
-            if now.get(name) != version
+            if installed.get(name) != version
         }
         for attempt, versions in recorded.items()
     }

@@ -104,8 +104,8 @@ async def undo_step(run: RunContext, result: StepResult) -> StepFailedError | No
         run.recorder.undo.undone.append(path)
     saved = await run.recorder.checkpoint(Reason.ROLLBACK, undo_path(path))
     if emit is not None:
-        said = ("", "") if failure is None else (failure.type, failure.message)
-        await emit(events.RollbackCompleted(workflow_id, path, duration_ms, *said))
+        texts = ("", "") if failure is None else (failure.type, failure.message)
+        await emit(events.RollbackCompleted(workflow_id, path, duration_ms, *texts))
         await run.recorder.emit_saved(saved)
     return None if failure is None else step_failure(undo_path(path), failure)
 

@@ -82,12 +82,12 @@ async def cancel_run(
         await _stop_owner(
             store, clock, workflow_id, before, owner, rolls_back=undo is not None, patience=patience_seconds
         )
-        now = await _load_latest(store, workflow_id)
+        after = await _load_latest(store, workflow_id)
         await remove_requests(store, workflow_id)
-        if now.status is Status.CANCELLED and (undo is None or not _is_undo_missing(before, now)):
-            return _describe_cancel(workflow_id, was, before, now)
-        check_cancel(workflow_id, now)  # refuses a run that has completed meanwhile
-        was = now.status
+        if after.status is Status.CANCELLED and (undo is None or not _is_undo_missing(before, after)):
+            return _describe_cancel(workflow_id, was, before, after)
+        check_cancel(workflow_id, after)  # refuses a run that has completed meanwhile
+        was = after.status
     if was is Status.RUNNING:
         was = Status.CRASHED
     if undo is not None:
@@ -119,19 +119,19 @@ async def _save_as_cancelled(store: StoreBase, clock: Clock, workflow_id: str) -
     return data
 
 
-def _describe_cancel(workflow_id: str, was: Status, before: CheckpointData, now: CheckpointData) -> Cancelled:
+def _describe_cancel(workflow_id: str, was: Status, before: CheckpointData, after: CheckpointData) -> Cancelled:
     """Return what a cancel has undone: the rollback results appended between two checkpoints."""
-    added = [each for each in now.step_results[len(before.step_results) :] if each.step_type == ROLLBACK]
+    added = [each for each in after.step_results[len(before.step_results) :] if each.step_type == ROLLBACK]
     undone = tuple(step_of(each.path) for each in added if each.success)
     not_undone = tuple(step_of(each.path) for each in added if not each.success)
-    return Cancelled(workflow_id, was, undone, not_undone, now.attempt)
+    return Cancelled(workflow_id, was, undone, not_undone, after.attempt)
 
 
-def _is_undo_missing(before: CheckpointData, now: CheckpointData) -> bool:
+def _is_undo_missing(before: CheckpointData, after: CheckpointData) -> bool:
     """Return whether a run was stopped with nothing undone, before it had replayed all of its record."""
-    added = now.step_results[len(before.step_results) :]
+    added = after.step_results[len(before.step_results) :]
     tried = {step_of(each.path) for each in added if each.step_type == ROLLBACK}
-    return not tried and bool(find_not_yielded(now.step_results, tried))
+    return not tried and bool(find_not_yielded(after.step_results, tried))
 
 
 async def _load_latest(store: StoreBase, workflow_id: str) -> CheckpointData:

@@ -107,10 +107,10 @@ class Ending:
         unsaved = ending if isinstance(ending, FlowckptError) and not checkpointer.is_usable else None
         if checkpointer.is_usable:
             try:
-                held = None if ending is not None else Recorded(output)
+                encoded = None if ending is not None else Recorded(output)
                 data = await checkpointer.save(
                     reason,
-                    output=held,
+                    output=encoded,
                     error=error,
                     in_flight=recorder.list_unfinished(),  # also for a complete run: its code may yield these steps again
                     evidence=recorder.list_verdicts(),
@@ -417,9 +417,7 @@ class Drive:
                 ending.add_note(f"While the generator was closed, it raised {error_in_close!r}.")
         if ending is not None:
             redact_ending(ending, run.judge.secrets)
-        is_refused = isinstance(ending, FencedError) or (
-            not run.recorder.is_start_saved and isinstance(ending, REFUSALS)
-        )
+        is_refused = isinstance(ending, FencedError if run.recorder.is_start_saved else (FencedError, *REFUSALS))
         is_refused |= self.undoing is not None and not self._has_found_undo  # it may not have found every step to undo
         decided = None if self.undoing is None else self.undoing.end
         failures: tuple[StepFailedError, ...] = ()

@@ -116,10 +116,10 @@ async def send_signal(
     await _warn_of_name(store, info, name)
     signal = Signal(signal_id, name, clock.now(), tree, by, birth=birth_of(info.metadata))
     is_new = await inbox.send_signal(workflow_id, signal)
-    now = await _load_info(store, workflow_id)
-    if now.status is Status.COMPLETED and not await _was_taken(store, workflow_id, signal_id):
+    after = await _load_info(store, workflow_id)
+    if after.status is Status.COMPLETED and not await _was_taken(store, workflow_id, signal_id):
         await inbox.remove_signals(workflow_id, [signal_id])
-        _refuse_ended(now, name)
+        _refuse_ended(after, name)
     return Sent(
         workflow_id,
         signal_id,
@@ -129,8 +129,8 @@ async def send_signal(
         is_new,
         any(signal.ends(wait) for wait in info.waits),
         sum(each.kind is WaitKind.SIGNAL and each.name == name for each in before),
-        now.status,
-        "" if now.owner is None else str(now.owner),
+        after.status,
+        "" if after.owner is None else str(after.owner),
     )
 
 
@@ -196,19 +196,19 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
 def _find_approval(workflow_id: str, name: str, latest: CheckpointData) -> Wait:
     """Return the pending approval with a name or path."""
     waits = open_waits(latest.metadata, latest.step_results)
-    asked = [wait for wait in waits if wait.kind is WaitKind.APPROVAL]
-    found = [wait for wait in asked if wait.path == name] or [wait for wait in asked if wait.name == name]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        detail = f"it is waiting for {len(found)} of this name: {_join_names([wait.path for wait in found])}"
+    approvals = [wait for wait in waits if wait.kind is WaitKind.APPROVAL]
+    matches = [wait for wait in approvals if wait.path == name] or [wait for wait in approvals if wait.name == name]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        detail = f"it is waiting for {len(matches)} of this name: {_join_names([wait.path for wait in matches])}"
         raise SignalRefusedError(workflow_id, name, detail=detail, remedy="Give the path of the step instead.")
     if any(wait.kind is WaitKind.SIGNAL and wait.name == name for wait in waits):
         send = f"flowckpt signal {shell_word(workflow_id)} {shell_word(name)}"
         detail, remedy = f"it is waiting for the signal {name!r}, not for an approval", f"Send it with '{send}'."
         raise SignalRefusedError(workflow_id, name, detail=detail, remedy=remedy)
-    known = _join_names([wait.name for wait in asked])
-    detail = "it is not waiting for this approval" + (f"; it is waiting for {known}" if asked else "")
+    known = _join_names([wait.name for wait in approvals])
+    detail = "it is not waiting for this approval" + (f"; it is waiting for {known}" if approvals else "")
     raise SignalRefusedError(workflow_id, name, detail=detail)
 
 
@@ -250,36 +250,36 @@ async def _read_sent(inbox: StoreBase, info: RunInfo, name: str, signal_id: str)
     Raises:
         SignalRefusedError: the store still has a message with this id for an earlier run, and would not replace it.
     """
-    found = await inbox.signals(info.workflow_id)
-    if any(each.signal_id == signal_id and each.birth != birth_of(info.metadata) for each in found):
+    signals = await inbox.signals(info.workflow_id)
+    if any(each.signal_id == signal_id and each.birth != birth_of(info.metadata) for each in signals):
         detail = f"the store still has a message {signal_id!r} for an earlier run with the same id"
         raise SignalRefusedError(info.workflow_id, name, detail=detail, remedy="Send it with another id.")
-    return sent_to(info.metadata, found)
+    return sent_to(info.metadata, signals)
 
 
 def _refuse_misfit(info: RunInfo, name: str, tree: Any, before: Sequence[Signal]) -> None:
     """Refuse data that no waiting step could use, as far as the types of their waits are recorded."""
-    asked = [wait for wait in info.waits if wait.kind is WaitKind.SIGNAL and wait.name == name]
-    if not asked or any(each.ends(wait) for each in before for wait in asked):
+    waits = [wait for wait in info.waits if wait.kind is WaitKind.SIGNAL and wait.name == name]
+    if not waits or any(each.ends(wait) for each in before for wait in waits):
         return  # for a later wait, whose type is not known yet
     plain = codec.decode(tree, place="data")
-    found = [fitting.find_misfit(plain, parse_description(wait.data_type), "its data") for wait in asked]
-    if all(found):
-        detail = f"{asked[0].path!r} waits for it, and {found[0]}"
+    misfits = [fitting.find_misfit(plain, parse_description(wait.data_type), "its data") for wait in waits]
+    if all(misfits):
+        detail = f"{waits[0].path!r} waits for it, and {misfits[0]}"
         raise SignalRefusedError(info.workflow_id, name, detail=detail, remedy="Nothing was sent: send what fits.")
 
 
 async def _warn_of_name(store: StoreBase, info: RunInfo, name: str) -> None:
     """Warn if a run waits for signals with other names, and has never waited for this one."""
-    asked = sorted({wait.name for wait in info.waits if wait.kind is WaitKind.SIGNAL})
-    if not asked or name in asked:
+    names = sorted({wait.name for wait in info.waits if wait.kind is WaitKind.SIGNAL})
+    if not names or name in names:
         return
     digest = digest_argument(name)
     latest = await store.load_latest(info.workflow_id)
     results = () if latest is None else latest.step_results
     if not any(each.step_type == "wait" and each.arguments.get("signal") == digest for each in results):
         message = "run %s has never waited for the signal %r; it is waiting for %s"
-        _log.warning(message, info.workflow_id, name, _join_names(asked))
+        _log.warning(message, info.workflow_id, name, _join_names(names))
 
 
 async def _was_taken(store: StoreBase, workflow_id: str, signal_id: str) -> bool:
@@ -345,9 +345,9 @@ async def ask(
         info = await _load_info(store, workflow_id)
         if (standing := (info.attempt, info.updated_at, info.steps, info.status)) != seen:
             seen = standing
-            found = await _reply_to(store, workflow_id, signal_id, info.attempt)
-            if found is not None:
-                return attrs.evolve(sent, reply=found[0], status=info.status)
+            reply = await _reply_to(store, workflow_id, signal_id, info.attempt)
+            if reply is not None:
+                return attrs.evolve(sent, reply=reply[0], status=info.status)
         waited_seconds = (clock.elapsed_ns() - began_ns) / 1e9
         detail = f"the run has not replied after {patience_seconds:g} s"
         if info.status is Status.COMPLETED:
@@ -360,12 +360,12 @@ async def ask(
 
 async def _reply_to(store: StoreBase, workflow_id: str, signal_id: str, newest: int) -> tuple[Any] | None:
     """Look for the reply in the newest checkpoint, an earlier generation, or an attempt whose end no longer counts."""
-    found = [await store.load_latest(workflow_id)]
-    if found[0] is not None and (text := generation.reply_to(found[0].metadata, signal_id)) is not None:
+    checkpoints = [await store.load_latest(workflow_id)]
+    if checkpoints[0] is not None and (text := generation.reply_to(checkpoints[0].metadata, signal_id)) is not None:
         return (codec.decode(json.loads(text), place="reply"),)
     if store.has(Ability.ATTEMPTS):
-        found += [await store.load_attempt(workflow_id, each) for each in (newest, newest - 1) if each > 0]
-    for data in found:
+        checkpoints += [await store.load_attempt(workflow_id, each) for each in (newest, newest - 1) if each > 0]
+    for data in checkpoints:
         for result in reversed(data.step_results if data is not None else ()):
             if result.step_type == "reply" and result.signal == signal_id and result.success:
                 return (result.output,)

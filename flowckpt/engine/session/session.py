@@ -97,6 +97,7 @@ from flowckpt.stores.base import Ability, Lease, StoreBase
 
 if TYPE_CHECKING:
     from flowckpt.engine.session import outbox
+    from flowckpt.engine.undo.compensate import UndoAttempt
     from flowckpt.events import Event
     from flowckpt.evidence.verifier import EvidenceVerifier
     from flowckpt.execution.executors.base import ExecutorSpec
@@ -198,10 +199,10 @@ class Session:
     _workflow: Workflow[Any, Any]
     _workflow_id: str
     _options: RunOptions
-    _inputs: Mapping[str, Any] = attrs.field(kw_only=True)
-    _bound: BoundInputs | None = attrs.field(kw_only=True, default=None)
-    _if_exists: IfExists = attrs.field(kw_only=True, default=IfExists.FAIL)
-    _is_cancel: bool = attrs.field(kw_only=True, default=False)
+    inputs: Mapping[str, Any] = attrs.field(kw_only=True)
+    bound: BoundInputs | None = attrs.field(kw_only=True, default=None)
+    if_exists: IfExists = attrs.field(kw_only=True, default=IfExists.FAIL)
+    is_cancel: bool = attrs.field(kw_only=True, default=False)
     interrupts: Interrupts = attrs.field(init=False, factory=Interrupts)
     ends_with_generation: bool = attrs.field(init=False, default=False)
     _has_acted: bool = attrs.field(init=False, default=False)
@@ -211,8 +212,8 @@ class Session:
     _secrets: KnownSecrets = attrs.field(init=False, default=NO_SECRETS)
 
     def __attrs_post_init__(self) -> None:
-        if self._bound is not None:
-            refuse_in_labels(self._bound, self._workflow_id, self._options.tags)
+        if self.bound is not None:
+            refuse_in_labels(self.bound, self._workflow_id, self._options.tags)
 
     @property
     def store(self) -> StoreBase:
@@ -226,8 +227,8 @@ class Session:
 
     def make_cancel(self) -> Session:
         """Return a session that only undoes the steps of the run and ends the run as cancelled."""
-        given = self._inputs if self._bound is None else {**self._inputs, **self._bound.secrets}
-        return Session(self._ports, self._workflow, self._workflow_id, RunOptions(), inputs=given, is_cancel=True)
+        inputs = self.inputs if self.bound is None else {**self.inputs, **self.bound.secrets}
+        return Session(self._ports, self._workflow, self._workflow_id, RunOptions(), inputs=inputs, is_cancel=True)
 
     async def run_all(self, on_event: Callable[[Event], None] | None = None, *, folds_restored: bool) -> WorkflowResult:
         """Drive the run and the runs that it starts to their ends; see `result`."""
@@ -318,7 +319,7 @@ class Session:
     async def _hold_run(self) -> AsyncGenerator[Drive | RecordedEnd, None]:
         """Hold the run's lease during the block, and release it however the block ends."""
         store, workflow_id = self._ports.store, self._workflow_id
-        if self._if_exists is IfExists.RETURN:
+        if self.if_exists is IfExists.RETURN:
             latest = await store.load_latest(workflow_id)
             if latest is not None and latest.status is not Status.RUNNING:  # for a running one, the lease decides
                 yield self._make_recorded_end(latest)
@@ -351,28 +352,28 @@ class Session:
 
     async def _begin(self, lease: Lease) -> Drive | RecordedEnd:
         """Start or resume the run; if a run to be started already exists, follow `if_exists`."""
-        if self._bound is None:
+        if self.bound is None:
             return await self._resume(lease)
         if lease.latest is None:
-            return self._start(lease, self._bound)
-        if self._if_exists is IfExists.FAIL:
+            return self._start(lease, self.bound)
+        if self.if_exists is IfExists.FAIL:
             raise RunExistsError(lease.workflow_id)
-        if self._if_exists is IfExists.RETURN:
+        if self.if_exists is IfExists.RETURN:
             return self._make_recorded_end(lease.latest)
         self._refuse_another(lease.latest)
-        self._bound = None
+        self.bound = None
         return await self._resume(lease)
 
     def _refuse_another(self, latest: CheckpointData) -> None:
         """Refuse a start if the run with this id belongs to another workflow or has other inputs."""
         check_name(self._workflow, self._workflow_id, latest)
-        assert self._bound is not None
-        if generation.number_of(latest.metadata) > 1 and self._bound.hash == generation.first_inputs_of(
+        assert self.bound is not None
+        if generation.number_of(latest.metadata) > 1 and self.bound.hash == generation.first_inputs_of(
             latest.metadata, latest.inputs_hash
         ):
-            self._inputs = self._bound.secrets  # the recorded inputs are those of the present generation
+            self.inputs = self.bound.secrets  # the recorded inputs are those of the present generation
             return
-        refuse_other_inputs(self._workflow, self._bound, latest)
+        refuse_other_inputs(self._workflow, self.bound, latest)
 
     def _make_recorded_end(self, latest: CheckpointData) -> RecordedEnd:
         self._refuse_another(latest)
@@ -435,7 +436,7 @@ class Session:
         metadata["defaulted"] = list(bound.defaulted)
         claims = ClaimChecker(self._ports.verifier, options.verify, metadata["base_path"], options.allow_network)
         judge = Judge(ResumePolicy(takes_cached=not options.no_cache), secrets=bound.known_secrets())
-        self._inputs, self._bound = {}, bound
+        self.inputs, self.bound = {}, bound
         origin = _AttemptStart(bound, History(), metadata, claims, judge, waits=Waits.of(metadata))
         following = self._make_drive(lease, origin)
         following.former = drive.ended
@@ -461,14 +462,14 @@ class Session:
             raise RunMovedOnError(self._workflow_id, expected=self._options.if_attempt or 0, attempt=latest.attempt)
         crash_count = await self._check_crash_count(lease, latest)
         claims = ClaimChecker.of(latest, self._ports.verifier, self._options)
-        if self._is_cancel or UNFINISHED in latest.metadata:
+        if self.is_cancel or UNFINISHED in latest.metadata:
             return self._start_undoing(lease, latest, claims, crash_count)
         read = partial(
             read_resumption,
             self._workflow,
             self._workflow_id,
             latest,
-            inputs=self._inputs,
+            inputs=self.inputs,
             options=self._options,
             verifying=claims,
             store=self._ports.store,
@@ -533,20 +534,20 @@ class Session:
     ) -> Drive:
         options = self._options
         end = undo.compensate.read_unfinished(latest.metadata)
-        if self._is_cancel:
+        if self.is_cancel:
             end = undo.compensate.check_cancel(self._workflow_id, latest)
         assert end is not None
         undoing = undo.compensate.read_undoing(
             self._workflow,
             self._workflow_id,
             latest,
-            inputs=self._inputs,
+            inputs=self.inputs,
             end=end,
             options=options,
-            is_cancel=self._is_cancel,
+            is_cancel=self.is_cancel,
         )
         # A cancel decides how the run ends before it undoes anything; if nothing more can be undone, the run has ended.
-        is_new = self._is_cancel or not options.rolls_back
+        is_new = self.is_cancel or not options.rolls_back
         metadata = undo.compensate.drop_unfinished(latest.metadata) if is_new else latest.metadata
         metadata = crash_count.written_to(
             options.written_to(metadata), results=len(latest.step_results), partial=latest.partial
@@ -574,7 +575,7 @@ class Session:
             return CrashCount()
         crash_count = await count_crashes(self._ports.store, lease, latest)
         most = limit_of(latest.metadata, options.max_crashes, self._ports.saving.limits.max_crashes)
-        if crash_count.is_crash_loop(most) and not self._is_cancel:  # a cancel may always proceed
+        if crash_count.is_crash_loop(most) and not self.is_cancel:  # a cancel may always proceed
             error = crash_loop_error(lease.workflow_id, crash_count)
             if (emit := self._make_sink(None)) is not None:
                 name, crashes = self._workflow.name, crash_count.count
@@ -583,9 +584,7 @@ class Session:
             raise error
         return crash_count
 
-    def _make_drive(
-        self, lease: Lease, origin: _AttemptStart, undoing: undo.compensate.UndoAttempt | None = None
-    ) -> Drive:
+    def _make_drive(self, lease: Lease, origin: _AttemptStart, undoing: UndoAttempt | None = None) -> Drive:
         workflow, bound, options = self._workflow, origin.bound, self._options
         if bound.missing:
             raise SecretMissingError(bound.missing, workflow_id=self._workflow_id)
@@ -604,7 +603,7 @@ class Session:
             drops_what_changed=origin.judge.policy.is_forced,
             spare=origin.reusable,
             waiting=(each.path for each in open_waits(origin.metadata, origin.history.results)),
-            is_repeated=self._bound is None,
+            is_repeated=self.bound is None,
         )
         executors: Mapping[str, ExecutorSpec] = {}
         is_wanted = options.executors or self._ports.executors or origin.metadata.get(RECORDED)

@@ -386,9 +386,9 @@ class FanOut(CompositeRun):
             return None
         path, total = self.enter.path, len(self._answers)
         if self._error is not None:
-            found = record_error(self._error.__cause__ or self._error, path=path, secrets=self.context.secrets)
+            error = record_error(self._error.__cause__ or self._error, path=path, secrets=self.context.secrets)
             where = self.context.secrets.text(str(self._error))
-            return attrs.evolve(found, message=f"{where}: {found.message}" if found.message else where)
+            return attrs.evolve(error, message=f"{where}: {error.message}" if error.message else where)
         if not self._is_lost and self._action.completion.is_met(self._failed, total):
             return None
         causes = [failure for _, failure in self._list_answers() if failure is not None]

@@ -358,10 +358,10 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
         started_ns = _note_start(run, call)
         end = _make_end(run, call, await run.runner.attempt(call), started_ns)
     else:
-        call, found = await _prepare_and_try(run, call)
-        if isinstance(found, StepResult):
-            return await _reuse(run, call, found)
-        end = found
+        call, ended = await _prepare_and_try(run, call)
+        if isinstance(ended, StepResult):
+            return await _reuse(run, call, ended)
+        end = ended
     if services.is_used:
         await _record_used(run, call, end)
     else:
@@ -384,20 +384,20 @@ async def _prepare_and_try(run: RunContext, call: StepCall) -> tuple[StepCall, S
     """
     step, path, recorder = call.step, call.path, run.recorder
     modifiers, saves = step.modifiers, recorder.checkpointer
-    tries_when_lost, found, since = 1, None, None
+    tries_when_lost, resolution, since = 1, None, None
     if modifiers.placement is not None or run.runner.has_places:
         tries_when_lost = await run.runner.check_place(step, path)
     if not modifiers.is_ephemeral:
         if modifiers.retry is not None and run.waits.all:
             call, since = steps.tries.continue_tries(run, call)
         if modifiers.is_at_most_once or path in recorder.superseded.by_path:
-            found = await _resolve_doubt(run, call)
-            if found is not None and found.reused is not None:
-                return call, found.reused
+            resolution = await _resolve_doubt(run, call)
+            if resolution is not None and resolution.reused is not None:
+                return call, resolution.reused
         if not recorder.is_start_saved or modifiers.is_at_most_once or saves.partial or run.notifier.dropped_states:
-            await _begin(run, call, found)
+            await _begin(run, call, resolution)
     if modifiers.cache_seconds is None or (end := await _take_cached(run, call)) is None:
-        end = await _try(run, call, found, tries_when_lost, since)
+        end = await _try(run, call, resolution, tries_when_lost, since)
     return call, end
 
 
@@ -437,10 +437,10 @@ def _make_failure(run: RunContext, path: str, recorded: StepError, outcome: Outc
 
 async def _resolve_doubt(run: RunContext, call: StepCall) -> attempts.in_doubt.Resolution | None:
     """Resolve what an earlier call of the step left behind; return None if the step simply runs."""
-    found = await run.make_resolver().resolve(call)
-    if run.notifier.emit is not None and found.report is not None and found.report.verdicts:
-        await run.notifier.emit(evidence_event(call.workflow_id, call.path, found.report, "in_doubt"))
-    return None if found is attempts.in_doubt.RUN else found
+    resolution = await run.make_resolver().resolve(call)
+    if run.notifier.emit is not None and resolution.report is not None and resolution.report.verdicts:
+        await run.notifier.emit(evidence_event(call.workflow_id, call.path, resolution.report, "in_doubt"))
+    return None if resolution is attempts.in_doubt.RUN else resolution
 
 
 async def _reuse(run: RunContext, call: StepCall, result: StepResult) -> Answer:
@@ -466,21 +466,21 @@ async def _take_cached(run: RunContext, call: StepCall) -> StepEnd | None:
     if not judge.policy.takes_cached or judge.is_forced(path):
         return None
     started_at, started_ns = clock.now(), clock.elapsed_ns()
-    found = await run.cache.find(call.step, path, run.recorder.checkpointer.history.results)
-    if found is None:
+    cached = await run.cache.find(call.step, path, run.recorder.checkpointer.history.results)
+    if cached is None:
         return None
     files = None if call.modifiers.files is None else run.runner.files
-    if files is not None and not files.restored(run.claims.verifier.base_path, found.result):
+    if files is not None and not files.restored(run.claims.verifier.base_path, cached.result):
         return None
     run.waits.end(path)
-    evidence = found.result.evidence
-    committed = None if evidence is None or found.report is None else CommittedClaims(evidence, found.report)
-    outcome = Outcome(found.value, found.tree, committed=committed)
+    evidence = cached.result.evidence
+    committed = None if evidence is None or cached.report is None else CommittedClaims(evidence, cached.report)
+    outcome = Outcome(cached.value, cached.tree, committed=committed)
     duration_ms = (clock.elapsed_ns() - started_ns + 500) // 1000 / 1000
     values, _ = _record_arguments(run, call)
     end = StepEnd(outcome, None, started_at, duration_ms)
-    end.taken_from = found.workflow_id
-    end.more = _drop_empty(source=found.source, published=found.result.published, argument_values=values)
+    end.taken_from = cached.workflow_id
+    end.more = _drop_empty(source=cached.source, published=cached.result.published, argument_values=values)
     return end
 
 
@@ -494,7 +494,7 @@ def _record_arguments(run: RunContext, call: StepCall) -> tuple[Mapping[str, Any
         return {}, error
 
 
-async def _begin(run: RunContext, call: StepCall, found: attempts.in_doubt.Resolution | None) -> None:
+async def _begin(run: RunContext, call: StepCall, resolution: attempts.in_doubt.Resolution | None) -> None:
     """Make durable what a crash during the step must not lose."""
     step, path, recorder = call.step, call.path, run.recorder
     if path in recorder.checkpointer.partial:
@@ -503,7 +503,7 @@ async def _begin(run: RunContext, call: StepCall, found: attempts.in_doubt.Resol
         await recorder.save_start()
     if run.notifier.dropped_states:
         await run.notifier.emit_dropped_states()
-    is_run_now = found is None or (found.outcome is None and found.undo is None)
+    is_run_now = resolution is None or (resolution.outcome is None and resolution.undo is None)
     if step.modifiers.is_at_most_once and is_run_now and step.modifiers.files is None:
         await recorder.mark_in_doubt(path)
 
@@ -531,7 +531,7 @@ def _make_end(run: RunContext, call: StepCall, outcome: Outcome, started_ns: int
 async def _try(
     run: RunContext,
     call: StepCall,
-    found: attempts.in_doubt.Resolution | None = None,
+    resolution: attempts.in_doubt.Resolution | None = None,
     tries_when_lost: int = 1,
     since: datetime | None = None,
 ) -> StepEnd:
@@ -540,14 +540,14 @@ async def _try(
     Args:
         run: the current attempt of the run.
         call: the first try to make.
-        found: how an earlier call of the step was resolved.
+        resolution: how an earlier call of the step was resolved.
         tries_when_lost: how often the step may be tried if workers are lost.
         since: when the first try started, if the run was suspended between two tries.
     """
     path, action, modifiers = call.path, call.action, call.modifiers
     recorder, emit = run.recorder, run.notifier.emit
     recorder.in_flight[path] = call
-    if emit is not None and (found is None or found.outcome is None):
+    if emit is not None and (resolution is None or resolution.outcome is None):
         await emit(events.StepStarted(call.workflow_id, path, action.step_type))
     started_ns = _note_start(run, call)
     is_tried_once = modifiers.retry is None and not (modifiers.is_at_most_once and modifiers.files is not None)
@@ -555,10 +555,12 @@ async def _try(
     loop = None
     if refusal is not None:
         outcome = Outcome(error=refusal)
-    elif is_tried_once and found is None and tries_when_lost == 1 and (emit is None or action.step_type == "python"):
+    elif (
+        is_tried_once and resolution is None and tries_when_lost == 1 and (emit is None or action.step_type == "python")
+    ):
         outcome = await run.runner.attempt(call)
     else:
-        loop = steps.tries.RetryLoop(run, call, found or attempts.in_doubt.RUN, since)
+        loop = steps.tries.RetryLoop(run, call, resolution or attempts.in_doubt.RUN, since)
         outcome = await loop.run()
         run.waits.end(path)
     end = _make_end(run, call, outcome, started_ns, 1 if loop is None else loop.tries)

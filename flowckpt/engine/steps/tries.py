@@ -81,8 +81,8 @@ def continue_tries(run: RunContext, call: StepCall) -> tuple[StepCall, datetime 
 
 def _identity_document(call: StepCall) -> dict[str, Any]:
     identity = call.identity
-    said = identity.function, identity.fingerprint, identity.version or ""
-    return {"call": "\n".join(said), "arguments": dict(identity.arguments)}
+    parts = identity.function, identity.fingerprint, identity.version or ""
+    return {"call": "\n".join(parts), "arguments": dict(identity.arguments)}
 
 
 _NO_BETTER_NEXT_TIME = (EncodingError, FinalError, NotSendableError)

@@ -347,8 +347,8 @@ async def _check_facts(run: RunContext, standing: StandingApproval) -> Verificat
     if not report.verified or not read or run.claims.reads_all:
         return report
     claims = list(standing.pack)
-    asked = [attrs.evolve(claims[index], state=State.STATED) for index in sorted(read)]
-    taken, again = await verifier.commit(EvidencePack(asked))
+    stated = [attrs.evolve(claims[index], state=State.STATED) for index in sorted(read)]
+    taken, again = await verifier.commit(EvidencePack(stated))
     if not again.verified:
         return await verifier.verify_evidence_pack(standing.pack, moment=Moment.RESUME)
     for index, claim in zip(sorted(read), taken, strict=True):

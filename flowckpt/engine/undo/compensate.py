@@ -76,11 +76,11 @@ def read_unfinished(metadata: Mapping[str, Any]) -> UnfinishedRollback | None:
     Args:
         metadata: the metadata of its newest checkpoint.
     """
-    found = metadata.get(UNFINISHED)
-    if found is None:
+    document = metadata.get(UNFINISHED)
+    if document is None:
         return None
-    error = found["error"]
-    return UnfinishedRollback(Reason(found["reason"]), None if error is None else decode_error(error))
+    error = document["error"]
+    return UnfinishedRollback(Reason(document["reason"]), None if error is None else decode_error(error))
 
 
 def check_cancel(workflow_id: str, latest: CheckpointData) -> UnfinishedRollback:

@@ -230,19 +230,19 @@ def rebind_inputs(workflow: Workflow[Any, Any], recorded: BoundInputs, given: Ma
     parameters = workflow.signature.parameters
     secret = (name for name in recorded.defaulted if recorded.tree.get(name) == MARK)
     left_out.update(name for name in secret if _has_default(workflow, name))
-    kept = {
+    values = {
         name: absent_secret(partial(_refuse_missing, name)) if tree == MARK else decode_input(workflow, name, tree)
         for name, tree in recorded.tree.items()
         if name in parameters and name not in given and name not in left_out
     }
-    for name, value in kept.items():
+    for name, value in values.items():
         if isinstance(value, Secret) and name not in workflow.secret_inputs:
             raise InputMismatchError(
                 expected_hash=recorded.hash,
                 actual_hash="without it",
                 differences={name: ("(hidden)", "an input that is no longer annotated as a secret")},
             )
-    bound = bind_inputs(workflow, {**kept, **given})
+    bound = bind_inputs(workflow, {**values, **given})
     _refuse_mismatch(workflow, recorded, bound, "" if given else None)
     return attrs.evolve(bound, defaulted=recorded.defaulted)
 

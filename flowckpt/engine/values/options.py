@@ -125,16 +125,16 @@ def check_functions(setting: str, functions: Iterable[F], kind: str) -> tuple[F,
     Raises:
         SettingError: one of them cannot be called.
     """
-    given: object = functions
-    if not isinstance(given, Iterable):
-        message = f"{setting}={given!r:.80} ({type(given).__name__}) is not a list of functions"
+    value: object = functions
+    if not isinstance(value, Iterable):
+        message = f"{setting}={value!r:.80} ({type(value).__name__}) is not a list of functions"
         raise SettingError(message, setting=setting, remedy=f"Give a list of functions {kind}.")
-    found = tuple(functions)
-    for each in found:
+    checked = tuple(functions)
+    for each in checked:
         if not callable(each):
             message = f"{setting} has {each!r:.80} ({type(each).__name__}), which cannot be called"
             raise SettingError(message, setting=setting, remedy=f"Give functions {kind}.")
-    return found
+    return checked
 
 
 def check_ports(verifier: object, clock: object) -> None:
@@ -305,8 +305,8 @@ class RunOptions(FieldEquality):
     @property
     def given_limits(self) -> dict[str, int]:
         """The given limits, in recorded form; a given budget starts unused."""
-        asked = {name: value for name in ("retry_budget", "max_crashes") if (value := getattr(self, name)) is not None}
-        return asked if self.retry_budget is None else {**asked, RETRIES_USED: 0}
+        limits = {name: value for name in ("retry_budget", "max_crashes") if (value := getattr(self, name)) is not None}
+        return limits if self.retry_budget is None else {**limits, RETRIES_USED: 0}
 
 
 @lazy_frozen(eq=False, repr=False)
@@ -376,12 +376,12 @@ class Saving:
         """
         if self.trigger is not None or not recorded:
             return self.trigger
-        asked: list[Trigger] = []
+        triggers: list[Trigger] = []
         if "every" in recorded:
-            asked.append(StepCountTrigger(recorded["every"]))  # type: ignore[arg-type]  # checked by the trigger
+            triggers.append(StepCountTrigger(recorded["every"]))  # type: ignore[arg-type]  # checked by the trigger
         if "interval" in recorded:
-            asked.append(TimeTrigger(recorded["interval"]))
-        return asked[0] if len(asked) == 1 else CompositeTrigger(asked)
+            triggers.append(TimeTrigger(recorded["interval"]))
+        return triggers[0] if len(triggers) == 1 else CompositeTrigger(triggers)
 
 
 # Triggers request checkpoints besides the explicit ones, depending on the progress of a run.
@@ -560,9 +560,9 @@ def asks_for_checkpoint(
 def _find_culprit(trigger: Trigger, error: BaseException) -> Trigger:
     """Return the member of a composite that failed, according to the traceback; otherwise the trigger itself."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        found: Any = frame.f_locals.get("self")
-        if callable(getattr(found, "should_checkpoint", None)):
-            trigger = found
+        candidate: Any = frame.f_locals.get("self")
+        if callable(getattr(candidate, "should_checkpoint", None)):
+            trigger = candidate
     return trigger
 
 

@@ -95,8 +95,8 @@ class Superseded:
             holds_undoable: whether to add those of steps with `.rollback()`, because no rerun was requested.
         """
         questions = _QUESTIONS | {UNDOABLE} if holds_undoable else _QUESTIONS
-        found = {result.path: result for result in results if not questions.isdisjoint(result.marks)}
-        self.by_path.update({path: result for path, result in found.items() if NOT_UNDONE not in result.marks})
+        candidates = {result.path: result for result in results if not questions.isdisjoint(result.marks)}
+        self.by_path.update({path: result for path, result in candidates.items() if NOT_UNDONE not in result.marks})
 
     def forget(self, path: str) -> None:
         """Forget the result of a step that has a new one.

@@ -272,11 +272,11 @@ def approval_digests(wait: Wait) -> dict[str, str]:
     """Return the digests that an approval is bound to, by the description of each claim."""
     if not wait.claims:
         return {}
-    found = {}
+    digests = {}
     for claim in evidence.EvidencePack.from_document(wait.claims):
         facts = claim.expected
         digest = facts.get("sha256") or facts.get("digest")
         if not isinstance(digest, str):
             digest = sha256(canonical(claim.to_document()["expected"])).hexdigest()
-        found[claim.description] = digest
-    return found
+        digests[claim.description] = digest
+    return digests
