@@ -457,12 +457,24 @@ async def test_no_save_of_a_group_is_acknowledged_after_a_failed_sync(sqlite, mo
             await sqlite.save(run, checkpoint(3, results("a", "b", "c")))
 
 
-async def test_a_group_whose_database_cannot_be_opened_was_not_saved(sqlite, monkeypatch):
-    def refuse(*arguments, **options):
-        error = sqlite3.OperationalError("injected")
-        error.sqlite_errorname = "SQLITE_IOERR_READ"
-        raise error
+def refuse(*arguments, **options):
+    error = sqlite3.OperationalError("injected")
+    error.sqlite_errorname = "SQLITE_IOERR_READ"
+    raise error
 
+
+async def test_a_save_whose_wal_was_lost_may_be_saved_if_the_database_cannot_be_opened_again(sqlite, monkeypatch):
+    await owned(sqlite, RUNS[:1])
+    is_lost = iter([False, True])  # before the commit, and after it
+    monkeypatch.setattr(sqlite.runs.database, "_is_wal_lost", lambda: next(is_lost))
+    monkeypatch.setattr(database, "connect", refuse)
+    with pytest.raises(CheckpointStorageError) as caught:
+        sqlite.runs.save(*second(RUNS[0]))
+    assert caught.value.is_outcome_unknown
+    monkeypatch.undo()
+
+
+async def test_a_group_whose_database_cannot_be_opened_was_not_saved(sqlite, monkeypatch):
     await owned(sqlite)
     sqlite.runs.database._disconnect()
     with monkeypatch.context() as patched:

@@ -507,6 +507,7 @@ class SqliteDatabase(GroupingDatabase):
         is_fence_held = self._write_in(connection, lambda session: _add_rows(session, addition))
         if self._is_wal_lost():
             self._disconnect()
+            self._is_committing = True  # until it is known whether the rows reached the database
             return self._is_saved(addition) or self._add_once(addition)
         return is_fence_held
 
