@@ -135,16 +135,8 @@ def storage_error(store: str, workflow_id: str, operation: str, reason: str, **o
     return CheckpointStorageError(message, workflow_id=workflow_id, operation=operation, **options)
 
 
-class Closable(Protocol):
-    """A connection of any driver."""
-
-    def close(self) -> None:
-        """Close it."""
-        ...
-
-
 @contextlib.contextmanager
-def closed_on_error(connection: Closable) -> Iterator[None]:
+def closed_on_error(connection: Any) -> Iterator[None]:
     """Close a new connection if the block, which prepares it, fails."""
     try:
         yield
