@@ -35,7 +35,7 @@ def run_sync(
         progress: whether to show the progress on standard error, like `flowckpt run`.
         **inputs: the workflow's inputs.
     """
-    with _engine(workflow, progress=progress) as engine:
+    with _default_engine(workflow, progress=progress) as engine:
         return engine.run_sync(workflow, workflow_id=workflow_id, if_exists=if_exists, options=options, **inputs)
 
 
@@ -50,7 +50,7 @@ async def run(
     **inputs: Any,
 ) -> WorkflowResult:
     """Start a run with the default engine, from async code; see `run_sync`."""
-    with _engine(workflow, progress=progress) as engine:
+    with _default_engine(workflow, progress=progress) as engine:
         return await engine.run(workflow, workflow_id=workflow_id, if_exists=if_exists, options=options, **inputs)
 
 
@@ -76,8 +76,8 @@ def resume_sync(
         progress: whether to show the progress.
         **inputs: none, or inputs that must match the recorded ones.
     """
-    options = _with_answers(options, on_code_change=on_code_change, on_stale=on_stale)
-    with _engine(workflow, progress=progress, is_resume=True) as engine:
+    options = _merge_answers(options, on_code_change=on_code_change, on_stale=on_stale)
+    with _default_engine(workflow, progress=progress, is_resume=True) as engine:
         return engine.resume_sync(workflow, workflow_id=workflow_id, options=options, **inputs)
 
 
@@ -93,28 +93,30 @@ async def resume(
     **inputs: Any,
 ) -> WorkflowResult:
     """Resume a run with the default engine, from async code; see `resume_sync`."""
-    options = _with_answers(options, on_code_change=on_code_change, on_stale=on_stale)
-    with _engine(workflow, progress=progress, is_resume=True) as engine:
+    options = _merge_answers(options, on_code_change=on_code_change, on_stale=on_stale)
+    with _default_engine(workflow, progress=progress, is_resume=True) as engine:
         return await engine.resume_run(workflow, workflow_id=workflow_id, options=options, **inputs)
 
 
-def _with_answers(options: RunOptions | None, **answers: str | None) -> RunOptions | None:
-    given: dict[str, Any] = {name: answer for name, answer in answers.items() if answer is not None}
-    return attrs.evolve(options or RunOptions(), **given) if given else options
+def _merge_answers(options: RunOptions | None, **answers: str | None) -> RunOptions | None:
+    chosen: dict[str, Any] = {name: answer for name, answer in answers.items() if answer is not None}
+    return attrs.evolve(options or RunOptions(), **chosen) if chosen else options
 
 
 @contextlib.contextmanager
-def _engine(workflow: Workflow[..., Any], *, progress: bool, is_resume: bool = False) -> Iterator[WorkflowEngine]:
+def _default_engine(
+    workflow: Workflow[..., Any], *, progress: bool, is_resume: bool = False
+) -> Iterator[WorkflowEngine]:
     if not progress:
         yield WorkflowEngine()
         return
-    progresses = importlib.import_module("flowckpt.cli.progress")  # imported only if shown
-    shown = progresses.choose_progress(
+    module = importlib.import_module("flowckpt.cli.progress")  # imported only if shown
+    display = module.choose_progress(
         as_events=False, output_type=getattr(workflow, "output_type", Any), restored_attempt=0
     )
-    shown = progresses.DelayedProgress(shown) if is_resume else shown
-    shown.start()
+    display = module.HeldBack(display) if is_resume else display
+    display.start()
     try:
-        yield WorkflowEngine(listeners=[shown.show])
+        yield WorkflowEngine(listeners=[display.tell])
     finally:
-        shown.stop()
+        display.stop()

@@ -40,7 +40,7 @@ __all__ = ["Telemetry", "export_by_environment"]
 
 _SCOPE = "flowckpt"
 _WAITS = frozenset({"sleep", "wait", "approval"})
-_UNSEEN = frozenset({"now", "uuid", "random"})
+_UNTRACED = frozenset({"now", "uuid", "random"})
 _ENDS = {
     "WorkflowCompleted": "completed",
     "WorkflowFailed": "failed",
@@ -79,9 +79,9 @@ class _OpenRun:
         around = path
         while "/" in around:
             around = around.rpartition("/")[0]
-            found = self.steps.get(around)
-            if found is not None and found.span is not None:
-                return trace.set_span_in_context(found.span, contexts.Context())
+            step = self.steps.get(around)
+            if step is not None and step.span is not None:
+                return trace.set_span_in_context(step.span, contexts.Context())
         return trace.set_span_in_context(self.span, contexts.Context())
 
 
@@ -210,13 +210,13 @@ class Telemetry:
     # --- steps -----------------------------------------------------------------------------------------------------
 
     def _start(self, run: _OpenRun, path: str, step_type: str) -> None:
-        if step_type in _UNSEEN:
+        if step_type in _UNTRACED:
             return
         if step_type in _WAITS:
             run.steps[path] = _OpenStep(step_type)
             return
         attributes = {"flowckpt.step.path": path, "flowckpt.step.type": step_type}
-        span = self._tracer().start_span(_name_of(path), run.parent_of(path), attributes=attributes)
+        span = self._tracer().start_span(_span_name(path), run.parent_of(path), attributes=attributes)
         step = run.steps[path] = _OpenStep(step_type, span)
         if step_type not in COMPOSITES:  # the step runs next, in this context or a copy of it
             before = contexts.get_current()
@@ -244,7 +244,7 @@ class Telemetry:
             attributes = {"flowckpt.step.path": path, "flowckpt.step.type": step.step_type}
             start = time.time_ns() - round(duration_ms * 1e6)
             span = self._tracer().start_span(
-                _name_of(path), run.parent_of(path), attributes=attributes, start_time=start
+                _span_name(path), run.parent_of(path), attributes=attributes, start_time=start
             )
         self._leave(step)
         figures = getattr(event, "figures", {})
@@ -252,7 +252,7 @@ class Telemetry:
             span.set_attribute(f"flowckpt.figure.{name}", value)
         _set_error(span, event)
         span.end()
-        labels = {"flowckpt.workflow.name": run.workflow_name, "flowckpt.step.name": _name_of(path)}
+        labels = {"flowckpt.workflow.name": run.workflow_name, "flowckpt.step.name": _span_name(path)}
         error = {"error.type": event.error_type} if event.kind == "StepFailed" else {}
         self._durations.record(duration_ms / 1e3, {**labels, "flowckpt.step.type": step.step_type, **error})
         for name, value in figures.items():
@@ -281,7 +281,7 @@ class Telemetry:
         attributes = {"flowckpt.step.path": event.path, "flowckpt.evidence.moment": event.moment}
         step = run.steps.get(event.path)
         around = run.span if step is None or step.span is None else step.span
-        span = self._past_span(f"verify {_name_of(event.path)}", around, event.duration_ms, attributes)
+        span = self._past_span(f"verify {_span_name(event.path)}", around, event.duration_ms, attributes)
         if event.kind == "EvidenceVerified":
             span.set_attribute("flowckpt.evidence.claims", event.claims)
         else:
@@ -291,7 +291,7 @@ class Telemetry:
 
     def _undo(self, run: _OpenRun, event: Any) -> None:
         attributes = {"flowckpt.step.path": event.path}
-        span = self._past_span(f"rollback {_name_of(event.path)}", run.span, event.duration_ms, attributes)
+        span = self._past_span(f"rollback {_span_name(event.path)}", run.span, event.duration_ms, attributes)
         _set_error(span, event)
         span.end()
 
@@ -308,7 +308,7 @@ class Telemetry:
             self._save_durations.record(event.duration_ms / 1e3, labels)
 
 
-def _name_of(path: str) -> str:
+def _span_name(path: str) -> str:
     """Return the name of a span, of low cardinality: `fetch` for `fetch[2]`, and `pages/[]` for `pages/[17]`."""
     return re.sub(r"/\[\d+\]", "/[]", re.sub(r"(?<=[^/])\[\d+\]", "", path))
 

@@ -74,28 +74,28 @@ class ClaimChecker:
 
     def __init__(
         self,
-        given: EvidenceVerifier | None = None,
+        verifier: EvidenceVerifier | None = None,
         mode: str | None = None,
         base_path: str = "",
         allow_network: Sequence[str] = (),
     ) -> None:
         self._made: EvidenceVerifier | None = None
-        self._given = given
+        self._given = verifier
         self._mode = mode
         self._base_path = base_path
         self._allow_network = allow_network
 
     @classmethod
-    def of(cls, latest: CheckpointData, given: EvidenceVerifier | None, options: CheckOptions) -> ClaimChecker:
+    def of(cls, latest: CheckpointData, verifier: EvidenceVerifier | None, options: CheckOptions) -> ClaimChecker:
         """Return the checker for a recorded run.
 
         Args:
             latest: its newest checkpoint.
-            given: the verifier of the program, or None.
+            verifier: the verifier of the program, or None.
             options: how the resume checks them.
         """
         base_path = options.base_path or str(latest.metadata.get("base_path", ""))
-        return cls(given, options.verify, base_path, options.allow_network)
+        return cls(verifier, options.verify, base_path, options.allow_network)
 
     @property
     def verifier(self) -> EvidenceVerifier:
@@ -140,19 +140,19 @@ class ClaimChecker:
         Raises:
             StepFilesError: a file that the step reads changed while it ran.
         """
-        recorded, answers = await self.verifier.commit(pack, facts=evidence.StepFacts(exit_code=exit_code))
-        unchanged = None if files is None else await files.unchanged(self.verifier, path)
-        if unchanged is not None and files is not None:
+        recorded, report = await self.verifier.commit(pack, facts=evidence.StepFacts(exit_code=exit_code))
+        files_report = None if files is None else await files.verify_unchanged(self.verifier, path)
+        if files_report is not None and files is not None:
             recorded = attrs.evolve(recorded, evidence_list=[*recorded, *files.read.pop(path)])
-            answers = evidence.report.make_report(recorded, (*answers.verdicts, *unchanged.verdicts))
+            report = evidence.report.decided(recorded, (*report.verdicts, *files_report.verdicts))
         document: dict[str, Any] = {
             "pack": recorded.to_document(),
-            "outcome": str(answers.outcome),
-            "verdicts": [_verdict_document(verdict.to_document()) for verdict in answers.verdicts],
+            "outcome": str(report.outcome),
+            "verdicts": [_trim_verdict(verdict.to_document()) for verdict in report.verdicts],
         }
         if exit_code is not None:
             document["exit_code"] = exit_code
-        return CommittedClaims(document, answers)
+        return CommittedClaims(document, report)
 
     async def verify_results(self, results: Iterable[StepResult]) -> dict[str, VerificationReport]:
         """Check the recorded claims of results, all together.
@@ -166,9 +166,9 @@ class ClaimChecker:
         with_claims = [each for each in results if each.evidence is not None and each.success]
         if not with_claims:
             return {}
-        asked = [(read_pack(result), _facts(result)) for result in with_claims]
-        answers = await self.verifier.verify_packs(asked, moment=evidence.report.Moment.RESUME)
-        return {result.path: answer for result, answer in zip(with_claims, answers, strict=True)}
+        packs = [(read_pack(result), _read_facts(result)) for result in with_claims]
+        reports = await self.verifier.verify_packs(packs, moment=evidence.report.Moment.RESUME)
+        return {result.path: answer for result, answer in zip(with_claims, reports, strict=True)}
 
     async def verify_again(
         self, step: Step[Any], result: StepResult, value_of: Callable[[Step[Any], StepResult], Any]
@@ -204,30 +204,30 @@ def make_pack(claimed: ClaimedEvidence, value: Any, *, place: str) -> EvidencePa
     Raises:
         EvidenceError: a function did not return claims, or the policy cannot be met.
     """
-    made_claims: list[Evidence] = []
+    claims: list[Evidence] = []
     for each in claimed.claims:
-        made = each(value) if callable(each) else each
-        if isinstance(made, evidence.claims.EvidencePack):
+        returned = each(value) if callable(each) else each
+        if isinstance(returned, evidence.claims.EvidencePack):
             if len(claimed.claims) > 1:
                 raise EvidenceError(
                     f"{place}: .evidence() got a pack and other arguments", remedy="Pass only the pack."
                 )
-            return made
-        made_claims += [made] if isinstance(made, evidence.claims.Evidence) else _listed(made, place)
-    return _pack(claimed, made_claims, place)
+            return returned
+        claims += [returned] if isinstance(returned, evidence.claims.Evidence) else _list_claims(returned, place)
+    return _apply_policy(claimed, claims, place)
 
 
 def make_stated_pack(claimed: ClaimedEvidence | None) -> EvidencePack:
     """Return the claims that do not need the step's result, for a step in doubt."""
     if claimed is None:
         return evidence.claims.EvidencePack([])
-    given = [each for each in claimed.claims if not callable(each)]
-    if given and isinstance(given[0], evidence.claims.EvidencePack):
-        return given[0]
-    pack = evidence.claims.EvidencePack(given)
-    if len(given) < len(claimed.claims):
+    claims = [each for each in claimed.claims if not callable(each)]
+    if claims and isinstance(claims[0], evidence.claims.EvidencePack):
+        return claims[0]
+    pack = evidence.claims.EvidencePack(claims)
+    if len(claims) < len(claimed.claims):
         return pack  # claims that need the result are missing, so all others must hold
-    return _pack(claimed, given, "a step in doubt")
+    return _apply_policy(claimed, claims, "a step in doubt")
 
 
 def has_exit_claim(pack: EvidencePack) -> bool:
@@ -235,34 +235,36 @@ def has_exit_claim(pack: EvidencePack) -> bool:
     return any(claim.evidence_type == evidence.claims.EvidenceType.COMMAND_EXIT for claim in pack)
 
 
-def _pack(claimed: ClaimedEvidence, given: Sequence[Evidence], place: str) -> EvidencePack:
+def _apply_policy(claimed: ClaimedEvidence, claims: Sequence[Evidence], place: str) -> EvidencePack:
     if claimed.min_verified is None:
         return evidence.claims.EvidencePack(
-            given, require_all=claimed.require_all, allow_partial=not claimed.require_all
+            claims, require_all=claimed.require_all, allow_partial=not claimed.require_all
         )
-    if claimed.min_verified > len(given):
+    if claimed.min_verified > len(claims):
         raise EvidenceError(
-            f"{place}: .evidence(min_verified={claimed.min_verified}) with only {len(given)} claims can never hold",
+            f"{place}: .evidence(min_verified={claimed.min_verified}) with only {len(claims)} claims can never hold",
             remedy="Add claims, or lower min_verified.",
         )
-    return evidence.claims.EvidencePack(given, require_all=False, allow_partial=True, min_verified=claimed.min_verified)
+    return evidence.claims.EvidencePack(
+        claims, require_all=False, allow_partial=True, min_verified=claimed.min_verified
+    )
 
 
-def _listed(made: Any, place: str) -> list[Evidence]:
-    if inspect.iscoroutine(made):
-        made.close()  # a coroutine: an async function cannot return claims
-    if made is None or isinstance(made, str | bytes | Mapping) or not isinstance(made, Iterable):
-        raise _no_claims(made, place)
-    listed = list(made)
-    for claim in listed:
+def _list_claims(returned: Any, place: str) -> list[Evidence]:
+    if inspect.iscoroutine(returned):
+        returned.close()  # a coroutine: an async function cannot return claims
+    if returned is None or isinstance(returned, str | bytes | Mapping) or not isinstance(returned, Iterable):
+        raise _claim_error(returned, place)
+    claims = list(returned)
+    for claim in claims:
         if not isinstance(claim, evidence.claims.Evidence):
-            raise _no_claims(claim, place)
-    return listed
+            raise _claim_error(claim, place)
+    return claims
 
 
-def _no_claims(made: object, place: str) -> EvidenceError:
+def _claim_error(returned: object, place: str) -> EvidenceError:
     return EvidenceError(
-        f"{place}: a function in .evidence() returned {made!r:.80} ({type(made).__name__}), not a claim",
+        f"{place}: a function in .evidence() returned {returned!r:.80} ({type(returned).__name__}), not a claim",
         remedy="Return a claim of flowckpt.evidence, or a list of them.",
     )
 
@@ -282,43 +284,45 @@ def read_pack(result: StepResult) -> EvidencePack:
     return evidence.claims.EvidencePack.from_document(document["pack"])
 
 
-def paths_of(result: StepResult, role: str) -> tuple[str, ...]:
+def recorded_paths(result: StepResult, role: str) -> tuple[str, ...]:
     """Return the paths that a recorded result read or wrote."""
-    return tuple(str(each["expected"]["path"]) for each in _recorded(result) if each.get("role") == role)
+    return tuple(str(each["expected"]["path"]) for each in _read_claims(result) if each.get("role") == role)
 
 
 def file_digests(result: StepResult) -> dict[str, str | None]:
     """Return the digests of the files that a recorded result wrote or has evidence about, by path; None if it has none."""
-    facts = (each["expected"] for each in _recorded(result) if each.get("role") != READS and "path" in each["expected"])
+    facts = (
+        each["expected"] for each in _read_claims(result) if each.get("role") != READS and "path" in each["expected"]
+    )
     return {os.path.normpath(each["path"]): each.get("sha256", each.get("digest")) for each in facts}
 
 
-def _recorded(result: StepResult) -> list[Any]:
+def _read_claims(result: StepResult) -> list[Any]:
     return list(((result.evidence or {}).get("pack") or {}).get("evidence") or ())
 
 
-def _facts(result: StepResult) -> evidence.StepFacts:
+def _read_facts(result: StepResult) -> evidence.StepFacts:
     code = (result.evidence or {}).get("exit_code")
     return evidence.StepFacts(exit_code=code if type(code) is int else None)
 
 
-def _verdict_document(document: dict[str, Any]) -> dict[str, Any]:
+def _trim_verdict(document: dict[str, Any]) -> dict[str, Any]:
     return {key: document[key] for key in ("status", "verified_at", "error", "details") if document.get(key)}
 
 
 # --- verdicts --------------------------------------------------------------------------------------------------------
 
 
-def list_failures(answers: VerificationReport) -> tuple[str, ...]:
+def list_failures(report: VerificationReport) -> tuple[str, ...]:
     """Return a sentence for each claim that does not hold."""
-    return tuple(verdict.error for verdict in answers.verdicts if verdict.error is not None and verdict.is_against)
+    return tuple(verdict.error for verdict in report.verdicts if verdict.error is not None and verdict.is_against)
 
 
-def evidence_error(path: str, answers: VerificationReport) -> EvidenceNotVerifiedError:
+def evidence_error(path: str, report: VerificationReport) -> EvidenceNotVerifiedError:
     """Return the error of a step whose claims do not hold."""
-    return EvidenceNotVerifiedError(path, reason=answers.reason, reasons=list_failures(answers))
+    return EvidenceNotVerifiedError(path, reason=report.reason, reasons=list_failures(report))
 
 
-def is_open(answers: VerificationReport | None) -> bool:
+def is_open(report: VerificationReport | None) -> bool:
     """Return whether claims could not be checked before their step was yielded."""
-    return answers is not None and any(verdict.is_against and not verdict.can_tell for verdict in answers.verdicts)
+    return report is not None and any(verdict.is_against and not verdict.can_tell for verdict in report.verdicts)

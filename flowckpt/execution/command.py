@@ -20,7 +20,7 @@ from flowckpt.errors import CommandFailedError, StepTimeoutError
 from flowckpt.evidence.claims import find_secrets, scrub
 from flowckpt.execution.command_process import CommandProcess, OnLine
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.execution.python import waited
+from flowckpt.execution.python import await_interruptibly
 from flowckpt.execution.thread import deliver_later
 
 _TAIL = 2_000  # characters of an output that are added to an error
@@ -52,7 +52,9 @@ async def run_command(
         StepTimeoutError: the program did not end in time, and was killed with all its child processes.
     """
     interrupts.raise_pending(asyncio.current_task())
-    output: CommandOutput = await waited(_run(action, path, timeout_seconds, interrupts, on_line), interrupts)
+    output: CommandOutput = await await_interruptibly(
+        _run(action, path, timeout_seconds, interrupts, on_line), interrupts
+    )
     return output
 
 
@@ -64,12 +66,12 @@ def check_exit(path: str, action: CommandAction, output: CommandOutput) -> None:
     """
     if output.exit_code == 0:
         return
-    code, said = output.exit_code, _last_line(output.stderr) or _last_line(output.stdout)
+    code, said = output.exit_code, _find_last_line(output.stderr) or _find_last_line(output.stdout)
     how = f"returned {code}" if code > 0 else f"was killed by {_signal_name(-code)}"
     remedy = "Fix it and resume; if this exit code is a success, claim it: .evidence(command_exit(…))."
     if code == -signal.SIGKILL:
         remedy = "A user killed it, or the system did because memory ran out; see the system's log."
-    raise _failure(f"{_shown(action)} {how}{f': {said}' if said else ''}", path, action, output, remedy)
+    raise _command_error(f"{_format_argv(action)} {how}{f': {said}' if said else ''}", path, action, output, remedy)
 
 
 async def _run(
@@ -96,16 +98,16 @@ async def _run(
         raise cancels[0]
     if cancels:
         deliver_later(len(cancels), interrupts)
-    return _judged(process, action, path)
+    return _read_outcome(process, action, path)
 
 
-def _judged(process: CommandProcess, action: CommandAction, path: str) -> CommandOutput:
+def _read_outcome(process: CommandProcess, action: CommandAction, path: str) -> CommandOutput:
     if isinstance(process.end.error, OSError):
-        raise _not_started(process.end.error, path, action) from process.end.error
+        raise _start_error(process.end.error, path, action) from process.end.error
     for error in (process.end.error, process.feed.error if process.feed else None):
         if error is not None:
             raise error
-    (stdout, stdout_left_out), (stderr, stderr_left_out) = process.outputs()
+    (stdout, stdout_left_out), (stderr, stderr_left_out) = process.read_outputs()
     output = CommandOutput(process.end.exit_code or 0, stdout, stderr, stdout_left_out, stderr_left_out)
     if process.end.is_timed_out:
         timeout = StepTimeoutError(path, timeout_seconds=process.timeout_seconds or 0.0)
@@ -116,8 +118,8 @@ def _judged(process: CommandProcess, action: CommandAction, path: str) -> Comman
             timeout.add_note("One of its processes could not be killed, and may still be running.")
         raise timeout
     if process.end.exit_code is None:
-        raise _failure(
-            f"{_shown(action)} ended, but its exit code is lost",
+        raise _command_error(
+            f"{_format_argv(action)} ended, but its exit code is lost",
             path,
             action,
             output,
@@ -130,11 +132,11 @@ def _judged(process: CommandProcess, action: CommandAction, path: str) -> Comman
 # --- messages --------------------------------------------------------------------------------------------------------
 
 
-def _failure(
+def _command_error(
     message: str, path: str, action: CommandAction, output: CommandOutput, remedy: str, *, is_known: bool = True
 ) -> CommandFailedError:
     return CommandFailedError(
-        scrub(message, _secrets(action)),
+        scrubbed(message, _list_secrets(action)),
         path=path,
         argv=action.argv,
         exit_code=output.exit_code if is_known else None,
@@ -144,23 +146,23 @@ def _failure(
     )
 
 
-def _not_started(error: OSError, path: str, action: CommandAction) -> CommandFailedError:
-    why, remedy = _why_not(error, action)
+def _start_error(error: OSError, path: str, action: CommandAction) -> CommandFailedError:
+    why, remedy = _explain_start_error(error, action)
     return CommandFailedError(
-        scrub(f"{_shown(action)} cannot be started: {why}", _secrets(action)),
+        scrubbed(f"{_format_argv(action)} cannot be started: {why}", _list_secrets(action)),
         path=path,
         argv=action.argv,
         remedy=remedy,
     )
 
 
-def _why_not(error: OSError, action: CommandAction) -> tuple[str, str]:  # noqa: PLR0911 - one return for each kind of error
+def _explain_start_error(error: OSError, action: CommandAction) -> tuple[str, str]:  # noqa: PLR0911 - one return for each kind of error
     program, cwd = action.argv[0], Path(action.cwd or ".")
     if not cwd.is_dir():
         what = "is not a directory" if cwd.exists() else "does not exist"
         return (
             f"its directory {str(cwd)!r} {what}",
-            f"Create it in an earlier step; cwd= is relative to {_absolute(Path())!r}.",
+            f"Create it in an earlier step; cwd= is relative to {_format_directory(Path())!r}.",
         )
     if not os.access(cwd, os.X_OK):
         return f"its directory {str(cwd)!r} may not be entered", "Change its permissions."
@@ -169,7 +171,7 @@ def _why_not(error: OSError, action: CommandAction) -> tuple[str, str]:  # noqa:
     if error.errno == errno.ENOENT and (cwd / program).exists():
         return f"the interpreter that {program!r} names in its first line does not exist", "Correct its '#!' line."
     if error.errno == errno.ENOENT:
-        return f"there is no file {program!r}", f"Its path is relative to {_absolute(cwd)!r}."
+        return f"there is no file {program!r}", f"Its path is relative to {_format_directory(cwd)!r}."
     if error.errno == errno.EACCES:
         return (
             f"{program!r} may not be executed",
@@ -182,29 +184,29 @@ def _why_not(error: OSError, action: CommandAction) -> tuple[str, str]:  # noqa:
     return error.strerror or str(error), "See the system's message."
 
 
-def _absolute(directory: Path) -> str:
+def _format_directory(directory: Path) -> str:
     try:
         return str(directory.absolute())
     except OSError:  # the process's own directory was removed
         return str(directory)
 
 
-def _secrets(action: CommandAction) -> frozenset[str]:
-    return frozenset(find_secrets(action.env))
+def _list_secrets(action: CommandAction) -> frozenset[str]:
+    return frozenset(secrets_in(action.env))
 
 
 def _tail(text: str, action: CommandAction) -> str:
-    return scrub(text, _secrets(action))[-_TAIL:]
+    return scrubbed(text, _list_secrets(action))[-_TAIL:]
 
 
-def _last_line(text: str) -> str:
+def _find_last_line(text: str) -> str:
     for line in reversed(text[-_TAIL:].splitlines()):
-        if shown := _printable(_COLOURS.sub("", line)).strip():
+        if shown := _escape(_COLOURS.sub("", line)).strip():
             return shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}…"
     return ""
 
 
-def _shown(action: CommandAction) -> str:
+def _format_argv(action: CommandAction) -> str:
     words = [word if _PLAIN_WORD.fullmatch(word) else repr(word) for word in action.argv]
     shown = " ".join(words)
     if len(shown) > _MOST_SHOWN:
@@ -212,7 +214,7 @@ def _shown(action: CommandAction) -> str:
     return f"'{shown}'" if words == [*action.argv] else shown  # nested quotes are hard to read
 
 
-def _printable(text: str) -> str:
+def _escape(text: str) -> str:
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape", "backslashreplace").decode() for each in text
     )

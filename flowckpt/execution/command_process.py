@@ -62,7 +62,7 @@ class LineFeed:
         self._pending: list[tuple[str, str]] = []
         self._size = 0
         self._dropped = 0
-        self._dropped_of = ""
+        self._dropped_stream = ""
         self._is_stalled = False
         self._is_closed = False
         self.error: BaseException | None = None
@@ -93,14 +93,14 @@ class LineFeed:
             return
         if not self._has_room():
             self._dropped += 1
-            self._dropped_of = stream
+            self._dropped_stream = stream
             return
         self._report_dropped()
         self._append(stream, line)
 
     def _report_dropped(self) -> None:
         if self._dropped and not self._is_closed:
-            self._append(self._dropped_of, f"… {self._dropped:,} lines are not shown: they came too fast …")
+            self._append(self._dropped_stream, f"… {self._dropped:,} lines are not shown: they came too fast …")
         self._dropped = 0
 
     def _has_room(self) -> bool:
@@ -156,7 +156,7 @@ class LineSplitter:
         self._part = ""
         self._is_cut = False
         self._is_after_return = False
-        self._held: str | None = None
+        self._held_line: str | None = None
         self._next_at = float("-inf")
 
     def feed(self, data: bytes, now: float, *, is_last: bool = False) -> list[str]:
@@ -174,56 +174,56 @@ class LineSplitter:
             if end == "\n" and was_after_return and not piece:  # "\r" and "\n" of one line end that arrived separately
                 self._release(lines)
             elif end == "\r":
-                self._progress(self._line(piece), now, lines)
+                self._progress(self._finish_line(piece), now, lines)
             else:
                 self._release(lines)
-                lines.append(self._line(piece))
+                lines.append(self._finish_line(piece))
         if rest:
             self._is_after_return = False
             self._add(rest)
         if is_last:
             self._release(lines)
             if self._part:
-                lines.append(self._line(""))
+                lines.append(self._finish_line(""))
         return lines
 
     @property
     def due_at(self) -> float | None:
-        """When to call `overdue`, if a line is held."""
-        return None if self._held is None else self._next_at
+        """When to call `take_overdue`, if a line is held."""
+        return None if self._held_line is None else self._next_at
 
-    def overdue(self, now: float) -> list[str]:
+    def take_overdue(self, now: float) -> list[str]:
         """Return the held line, if it is due.
 
         Args:
             now: the time in seconds.
         """
         lines: list[str] = []
-        if self._held is not None and now >= self._next_at:
-            self._progress(self._held, now, lines)
+        if self._held_line is not None and now >= self._next_at:
+            self._progress(self._held_line, now, lines)
         return lines
 
     def _progress(self, line: str, now: float, lines: list[str]) -> None:
         if not line:
             return
         if now < self._next_at:
-            self._held = line
+            self._held_line = line
             return
-        self._held = None
+        self._held_line = None
         self._next_at = now + PROGRESS_SECONDS
         lines.append(line)
 
     def _release(self, lines: list[str]) -> None:
-        if self._held is not None:
-            lines.append(self._held)
-            self._held = None
+        if self._held_line is not None:
+            lines.append(self._held_line)
+            self._held_line = None
 
     def _add(self, piece: str) -> None:
         room = MAX_LINE - len(self._part)
         self._is_cut = self._is_cut or len(piece) > room
         self._part += piece[:room]
 
-    def _line(self, piece: str) -> str:
+    def _finish_line(self, piece: str) -> str:
         self._add(piece)
         line = f"{self._part}…" if self._is_cut else self._part
         self._part, self._is_cut = "", False
@@ -249,7 +249,7 @@ class OutputCapture:
         self._tail_limit = limit - self._head_limit
         self._head = bytearray()
         self._tail = bytearray()
-        self._behind_head = 0
+        self._after_head = 0
 
     def add(self, data: bytes) -> None:
         """Add the next output of the program.
@@ -262,14 +262,14 @@ class OutputCapture:
             self._head += data[:room]
             data = data[room:]
         if data:
-            self._behind_head += len(data)
+            self._after_head += len(data)
             self._tail += data
             if len(self._tail) > 2 * self._tail_limit + _SLACK:  # so that each byte is moved once
                 del self._tail[: len(self._tail) - self._tail_limit]
 
     def text(self) -> tuple[str, int]:
         r"""Return the kept output, as UTF-8 with `\xNN` for other bytes, and how many bytes were left out."""
-        left_out = self._behind_head - self._tail_limit
+        left_out = self._after_head - self._tail_limit
         if left_out <= 0:
             return (self._head + self._tail).decode("utf-8", "backslashreplace"), 0
         decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
@@ -348,7 +348,7 @@ class StopRequest:
                     os.write(self._waker, b"!")
 
     @contextmanager
-    def wakes(self, selector: selectors.BaseSelector) -> Iterator[None]:
+    def wake(self, selector: selectors.BaseSelector) -> Iterator[None]:
         """Make the request wake a selector."""
         waking, waker = os.pipe()
         try:
@@ -389,7 +389,7 @@ class CommandProcess:
         self._process: subprocess.Popen[bytes]
         self._streams: list[_Stream] = []
         self._stdin = memoryview(b"")
-        self._given: bytes | None = None
+        self._stdin_bytes: bytes | None = None
         self._exit_is_polled = False
         self._stop = StopRequest()
 
@@ -412,7 +412,7 @@ class CommandProcess:
         """Block until the thread has ended, for callers that can no longer await."""
         self._thread.join(KILL_SECONDS)
 
-    def outputs(self) -> tuple[tuple[str, int], tuple[str, int]]:
+    def read_outputs(self) -> tuple[tuple[str, int], tuple[str, int]]:
         """Return standard output and standard error, each with the number of bytes that were left out."""
         stdout, stderr = (capture.text() for capture in self._captures)
         return stdout, stderr
@@ -421,7 +421,7 @@ class CommandProcess:
 
     def _run(self) -> None:
         try:
-            with selectors.DefaultSelector() as selector, self._stop.wakes(selector):
+            with selectors.DefaultSelector() as selector, self._stop.wake(selector):
                 if self._stop.is_made:
                     self.end.is_ended_by_us = True
                 else:
@@ -441,8 +441,8 @@ class CommandProcess:
 
     def _watch(self, selector: selectors.BaseSelector) -> None:
         deadline = None if self.timeout_seconds is None else time.monotonic() + self.timeout_seconds
-        self._process = self._started()
-        exit_handle = self._exit_handle()
+        self._process = self._spawn()
+        exit_handle = self._open_exit_handle()
         try:
             self._connect(selector, exit_handle)
             self._check_exit()
@@ -466,12 +466,12 @@ class CommandProcess:
             if self.end.has_exited:
                 self._process.wait()
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _spawn(self) -> subprocess.Popen[bytes]:
         action = self._action
         environment, baggage = dict(os.environ), step_baggage.get()
         if baggage is not None:
             environment.update(baggage.variables)
-        env, self._given = action.reveal_secrets()
+        env, self._stdin_bytes = action.revealed()
         for name, value in env.items():
             if value is None:
                 environment.pop(name, None)
@@ -497,7 +497,7 @@ class CommandProcess:
             selector.register(pipe, selectors.EVENT_READ, partial(self._read, selector, stream))
             self._streams.append(stream)
         if self._process.stdin is not None:
-            self._stdin = memoryview(self._given or b"")
+            self._stdin = memoryview(self._stdin_bytes or b"")
             os.set_blocking(self._process.stdin.fileno(), False)
             selector.register(self._process.stdin, selectors.EVENT_WRITE, partial(self._write, selector))
         if exit_handle is not None:
@@ -549,16 +549,16 @@ class CommandProcess:
                 return
             for stream in self._streams:
                 if stream.lines is not None and self.feed is not None:
-                    self.feed.put(stream.name, stream.lines.overdue(now))
+                    self.feed.put(stream.name, stream.lines.take_overdue(now))
             if not self._stop.is_at_once and not self._is_awaited():
                 self.stop(at_once=True)
                 continue
-            for key, _ in selector.select(self._timeout(now, until, poll)):
+            for key, _ in selector.select(self._select_timeout(now, until, poll)):
                 key.data()
             if self._exit_is_polled:
                 self._check_exit()
 
-    def _timeout(self, now: float, until: float | None, poll: float) -> float:
+    def _select_timeout(self, now: float, until: float | None, poll: float) -> float:
         moments = [stream.lines.due_at for stream in self._streams if stream.lines is not None]
         ends = [moment - now for moment in (until, *moments) if moment is not None]
         return max(0.0, min([poll, _POLL_SECONDS if self._exit_is_polled else _HEARTBEAT_SECONDS, *ends]))
@@ -567,7 +567,7 @@ class CommandProcess:
         """Return whether the loop's thread is still alive: an exiting Python program must not wait for a command."""
         return self._owner.is_alive() and (not self._owner.daemon or threading.main_thread().is_alive())
 
-    def _exit_handle(self) -> int | None:
+    def _open_exit_handle(self) -> int | None:
         """Return a handle that becomes readable when the program exits; None if the system has none."""
         try:
             return os.pidfd_open(self._process.pid)
@@ -584,13 +584,13 @@ class CommandProcess:
             self.end.has_exited = self.end.exit_code is not None
             return
         try:
-            found = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            status = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         except ChildProcessError:  # other code in this process has reaped it, or SIGCHLD is ignored
             self.end.has_exited = True
             return
-        if found is not None:
+        if status is not None:
             self.end.has_exited = True
-            self.end.exit_code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+            self.end.exit_code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
 
     # --- the pipes -------------------------------------------------------------------------------------------------
 

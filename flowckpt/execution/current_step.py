@@ -417,7 +417,7 @@ def validate_progress(done: Any, total: Any, note: Any) -> Progress:
     Raises:
         InputError: a number is invalid or negative, or the note is not text.
     """
-    done, total = _number("done", done), None if total is None else _number("total", total)
+    done, total = _require_number("done", done), None if total is None else _require_number("total", total)
     if not isinstance(note, str):
         raise InputError(f"the note of progress() is {note!r:.80} ({type(note).__name__}), not text", parameter="note")
     return done, total, note
@@ -436,13 +436,13 @@ def validate_figures(figures: Mapping[str, Any]) -> dict[str, int | float]:
     Raises:
         InputError: a value is not a finite number, or a name is empty or too long.
     """
-    found: dict[str, int | float] = {}
+    numbers: dict[str, int | float] = {}
     for name, value in figures.items():
         if not 0 < len(name) <= _MOST_NAME:
             raise InputError(
                 f"record() got a figure with the name {name!r:.80}", parameter="", remedy="Give it a short name."
             )
-        number = _as_number(value)
+        number = _to_number(value)
         if number is None or abs(number) > _MOST_FIGURE:
             is_too_large = number is not None
             why = f"is beyond {_MOST_FIGURE:g}" if is_too_large else "is not a finite number"
@@ -451,8 +451,8 @@ def validate_figures(figures: Mapping[str, Any]) -> dict[str, int | float]:
                 parameter=name,
                 remedy="Record it in a larger unit." if is_too_large else "Pass an int or a float.",
             )
-        found[name] = number
-    return found
+        numbers[name] = number
+    return numbers
 
 
 def add_figures(total: dict[str, int | float], figures: Figures) -> None:
@@ -461,14 +461,14 @@ def add_figures(total: dict[str, int | float], figures: Figures) -> None:
     Raises:
         InputError: a sum is not finite; nothing was added.
     """
-    sums = {name: _as_number(total.get(name, 0) + value) for name, value in figures.items()}
+    sums = {name: _to_number(total.get(name, 0) + value) for name, value in figures.items()}
     for name, value in sums.items():
         if value is None or abs(value) > _MOST_FIGURE:
             raise InputError(f"the sum of the figure {name!r:.80} is too large", parameter=name)
     total.update({name: value for name, value in sums.items() if value is not None})
 
 
-def running_loop() -> asyncio.AbstractEventLoop | None:
+def find_running_loop() -> asyncio.AbstractEventLoop | None:
     """Return the running event loop of this thread; None without one."""
     if "asyncio" not in sys.modules:
         return None
@@ -494,26 +494,26 @@ def ended_try_error(path: str, tries: int) -> FlowckptError:
     )
 
 
-def _number(name: str, value: Any) -> float:
+def _require_number(name: str, value: Any) -> float:
     """Return a number as a JSON value; numbers of other libraries are converted."""
-    found = _as_number(value)
-    if found is None or found < 0:
+    number = _to_number(value)
+    if number is None or number < 0:
         raise InputError(
             f"{name} of progress() is {value!r:.80} ({type(value).__name__}), not a number of at least 0",
             parameter=name,
             remedy="Pass how much is done, and how much there is in total.",
         )
-    return found
+    return number
 
 
-def _as_number(value: Any) -> int | float | None:
+def _to_number(value: Any) -> int | float | None:
     """Return a finite number as a JSON value, also one of another library; None for any other value."""
-    found: int | float | None = None
+    number: int | float | None = None
     if not isinstance(value, bool | str | bytes):
         try:
-            found = value.__index__() if hasattr(type(value), "__index__") else float(value)
+            number = value.__index__() if hasattr(type(value), "__index__") else float(value)
         except (TypeError, ValueError, OverflowError):
-            found = None
-    if type(found) is int and not SMALLEST <= found < LARGEST:
-        found = float(found) if is_finite_number(found) else None
-    return found if is_finite_number(found) else None
+            number = None
+    if type(number) is int and not SMALLEST <= number < LARGEST:
+        number = float(number) if is_finite_number(number) else None
+    return number if is_finite_number(number) else None

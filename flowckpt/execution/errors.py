@@ -20,7 +20,7 @@ NO_SECRETS = KnownSecrets()
 _LONGEST_DELAY = 366 * 86_400.0
 """A year: the longest delay that a server may ask for."""
 
-_NO_NEWS = ("builtins.object", "builtins.BaseException", "builtins.Exception")
+_COMMON_BASES = ("builtins.object", "builtins.BaseException", "builtins.Exception")
 
 
 class RemoteError(Exception):
@@ -57,13 +57,13 @@ def record_error(
         is_whole: whether to keep a long traceback whole, because secrets are still to be removed from it.
     """
     if isinstance(error, RemoteError):
-        found = error.recorded
-        message, trace = secrets.text(found.message), _shortened(secrets.text(found.traceback))
-        remedy = secrets.text(found.remedy)
-        return attrs.evolve(found, message=message, traceback=trace, path=path, tries=tries, remedy=remedy)
+        recorded = error.recorded
+        message, trace = secrets.text(recorded.message), _shorten(secrets.text(recorded.traceback))
+        remedy = secrets.text(recorded.remedy)
+        return attrs.evolve(recorded, message=message, traceback=trace, path=path, tries=tries, remedy=remedy)
     if isinstance(error, StepFailedError):
         is_nested = path not in ("", error.path)  # a child workflow has no members whose records name the failure
-        trace = _shortened(secrets.text(error.trace if is_nested else error.traceback))
+        trace = _shorten(secrets.text(error.trace if is_nested else error.traceback))
         message = secrets.text(error.error_message)
         causes = tuple(each.path for each in error.causes) if isinstance(error, FanOutFailedError) else ()
         remedy = secrets.text(error.remedy)
@@ -71,15 +71,23 @@ def record_error(
             error.error_type, message, tuple(error.error_bases), trace, error.path, error.tries, causes, remedy=remedy
         )
     bases = tuple(
-        type_name(base) for base in type(error).__mro__ if f"{base.__module__}.{base.__qualname__}" not in _NO_NEWS
+        type_name(base) for base in type(error).__mro__ if f"{base.__module__}.{base.__qualname__}" not in _COMMON_BASES
     )
     message = error.message if isinstance(error, FlowckptError) else text_of(error)
-    message, trace = secrets.text(message), secrets.text(_formatted(error))
-    trace = trace if is_whole else _shortened(trace)
-    remedy = _clean(secrets.text(error.remedy)) if isinstance(error, FlowckptError) else ""
+    message, trace = secrets.text(message), secrets.text(_format_traceback(error))
+    trace = trace if is_whole else _shorten(trace)
+    remedy = _replace_surrogates(secrets.text(error.remedy)) if isinstance(error, FlowckptError) else ""
     kind = secrets.text(type_name(type(error)))  # a class name created at run time may contain a secret
     bases = tuple(map(secrets.text, bases))
-    return StepError(_clean(kind), _clean(message), bases, _clean(trace), path, tries, remedy=remedy)
+    return StepError(
+        _replace_surrogates(kind),
+        _replace_surrogates(message),
+        bases,
+        _replace_surrogates(trace),
+        path,
+        tries,
+        remedy=remedy,
+    )
 
 
 def kind_of(error: BaseException) -> str:
@@ -108,15 +116,15 @@ def read_retry_after(error: BaseException, now: datetime) -> float:
         now: the time, for an error that gives a point in time.
     """
     try:
-        asked: Any = getattr(error, "retry_after", None)
-        if asked is None:
+        delay: Any = getattr(error, "retry_after", None)
+        if delay is None:
             headers = getattr(getattr(error, "response", error), "headers", None)
-            asked = None if headers is None else headers.get("Retry-After")
-        if isinstance(asked, str):
-            asked = float(asked) if asked.strip().isdecimal() else external.email_utils.parsedate_to_datetime(asked)
-        if isinstance(asked, datetime):
-            asked = asked - now
-        seconds = asked.total_seconds() if isinstance(asked, timedelta) else float(asked or 0)
+            delay = None if headers is None else headers.get("Retry-After")
+        if isinstance(delay, str):
+            delay = float(delay) if delay.strip().isdecimal() else external.email_utils.parsedate_to_datetime(delay)
+        if isinstance(delay, datetime):
+            delay = delay - now
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay or 0)
     except Exception:  # a user's class may raise anything
         return 0.0
     return min(seconds, _LONGEST_DELAY) if seconds > 0 else 0.0
@@ -138,7 +146,7 @@ def user_traceback(error: BaseException) -> TracebackType | None:
     return at
 
 
-def _formatted(error: BaseException) -> str:
+def _format_traceback(error: BaseException) -> str:
     """Format the traceback from the first frame of user code; the engine's frames are not useful."""
     at = user_traceback(error)
     if at is None and isinstance(error, FlowckptError):
@@ -150,10 +158,10 @@ def _formatted(error: BaseException) -> str:
     return text
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= 20_000 else text[:10_000] + "\n[…]\n" + text[-10_000:]
 
 
-def _clean(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """Make text valid Unicode: file names and messages may contain surrogates."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

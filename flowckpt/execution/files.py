@@ -21,7 +21,7 @@ from flowckpt.evidence.claims import Evidence, EvidencePack
 from flowckpt.evidence.constructors import make_file_claim
 from flowckpt.evidence.report import VerificationReport
 from flowckpt.evidence.verifier import EvidenceVerifier
-from flowckpt.execution.claims import READS, WRITES, paths_of
+from flowckpt.execution.claims import READS, WRITES, recorded_paths
 
 
 @attrs.define(eq=False, repr=False)
@@ -48,9 +48,9 @@ class RunFiles:
         if path in self._ready:
             self._ready.remove(path)
             return
-        reads, writes = list_declared_files(step, READS), list_declared_files(step, WRITES)
-        self._enter(verifier.base_path, path, reads, writes)
-        claims = [_claim(verifier, each, READS) for each in reads]
+        reads, writes = declared_files(step, READS), declared_files(step, WRITES)
+        self._register(verifier.base_path, path, reads, writes)
+        claims = [_make_claim(verifier, each, READS) for each in reads]
         if not claims:
             return
         recorded, report = await verifier.commit(EvidencePack(claims))
@@ -74,11 +74,11 @@ class RunFiles:
         await self.open(verifier, step, path)
         self._ready.add(path)
 
-    def wrote(self, verifier: EvidenceVerifier, step: Step[Any]) -> list[Evidence]:
+    def claim_writes(self, verifier: EvidenceVerifier, step: Step[Any]) -> list[Evidence]:
         """Return the claims of the files that a step writes, to be captured when it has ended."""
-        return [_claim(verifier, each, WRITES) for each in list_declared_files(step, WRITES)]
+        return [_make_claim(verifier, each, WRITES) for each in declared_files(step, WRITES)]
 
-    async def unchanged(self, verifier: EvidenceVerifier, path: str) -> VerificationReport | None:
+    async def verify_unchanged(self, verifier: EvidenceVerifier, path: str) -> VerificationReport | None:
         """Return whether the files that a step reads are unchanged after it; None if it reads none.
 
         Raises:
@@ -97,10 +97,10 @@ class RunFiles:
             )
         return report
 
-    def restored(self, base: str, result: StepResult) -> bool:
+    def register_restored(self, base: str, result: StepResult) -> bool:
         """Register the files of a reused result; return False if one of them now belongs to another step."""
         try:
-            self._enter(base, result.path, paths_of(result, READS), paths_of(result, WRITES))
+            self._register(base, result.path, recorded_paths(result, READS), recorded_paths(result, WRITES))
         except StepFilesError:
             return False
         return True
@@ -114,12 +114,12 @@ class RunFiles:
         for readers in self._readers.values():
             readers.discard(path)
 
-    def _enter(self, base: str, path: str, reads: Sequence[str], writes: Sequence[str]) -> None:
-        reading, writing = _whole(base, reads), _whole(base, writes)
+    def _register(self, base: str, path: str, reads: Sequence[str], writes: Sequence[str]) -> None:
+        reading, writing = _normalize_paths(base, reads), _normalize_paths(base, writes)
         for file, name in writing.items():
             if any(_overlap(file, each) for each in reading):
                 raise _refused(path, f"it reads and writes {name}", "Write to another file than it reads.")
-            for other in self._related(file):
+            for other in self._list_related(file):
                 if self._writer.get(other, path) != path:
                     said = f"it writes {name}, which step {self._writer[other]!r} writes, too"
                     raise _refused(path, said, "Give each step files of its own: a file has one writer in a run.")
@@ -127,7 +127,7 @@ class RunFiles:
                     said = f"it writes {name}, which step {reader!r} has read"
                     raise _refused(path, said, "Write to another file, or yield the step that reads it later.")
         for file, name in reading.items():
-            for other in self._related(file):
+            for other in self._list_related(file):
                 writer = self._writer.get(other, path)
                 if _are_parallel(writer, path):
                     said = f"it reads {name}, which step {writer!r} writes, and the two may run in parallel"
@@ -140,16 +140,16 @@ class RunFiles:
             for parent in Path(file).parents:
                 self._below.setdefault(str(parent), set()).add(file)
 
-    def _related(self, file: str) -> list[str]:
+    def _list_related(self, file: str) -> list[str]:
         """Return the known files that are equal to this one, below it, or above it."""
         return [file, *map(str, Path(file).parents), *sorted(self._below.get(file, ()))]
 
 
-def _claim(verifier: EvidenceVerifier, path: str, role: str) -> Evidence:
-    return make_file_claim(path, role, is_directory=Path(verifier.base_path, path).is_dir())
+def _make_claim(verifier: EvidenceVerifier, path: str, role: str) -> Evidence:
+    return file_claim(path, role, is_directory=Path(verifier.base_path, path).is_dir())
 
 
-def _whole(base: str, paths: Sequence[str]) -> dict[str, str]:
+def _normalize_paths(base: str, paths: Sequence[str]) -> dict[str, str]:
     return {os.path.normpath(Path(base, each)): each for each in paths}
 
 

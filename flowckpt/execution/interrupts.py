@@ -58,7 +58,7 @@ class Interrupts:
         self.pending_signal: str = ""
         """The name of the received signal, or an empty string."""
         self._is_user_code = False
-        self._former: dict[int, Any] = {}
+        self._previous_handlers: dict[int, Any] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
         self.result: Any = None
@@ -81,22 +81,24 @@ class Interrupts:
             for number in _SIGNALS:
                 former = signal.getsignal(number)
                 if former in (signal.default_int_handler, signal.SIG_DFL):
-                    self._former[number] = former
+                    self._previous_handlers[number] = former
                     signal.signal(number, self._handle)
             for asking in CANCEL_SIGNALS.values():
-                if signal.getsignal(asking) in (_too_late, signal.SIG_DFL):
-                    self._former[asking] = _too_late  # a signal after the end of the run must not end the program
+                if signal.getsignal(asking) in (_ignore_late_signal, signal.SIG_DFL):
+                    self._previous_handlers[asking] = (
+                        _ignore_late_signal  # a signal after the end of the run must not end the program
+                    )
                     signal.signal(asking, self._handle)
             if _LOST_SIGNAL is not None and signal.getsignal(_LOST_SIGNAL) is signal.SIG_DFL:
-                self._former[_LOST_SIGNAL] = signal.SIG_DFL
+                self._previous_handlers[_LOST_SIGNAL] = signal.SIG_DFL
                 signal.signal(_LOST_SIGNAL, self._handle_loss)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        for number, former in self._former.items():
+        for number, former in self._previous_handlers.items():
             signal.signal(number, former)
-        self._former.clear()
-        self._raise_unheard(error)
+        self._previous_handlers.clear()
+        self._raise_late_signal(error)
 
     def watch(self, task: asyncio.Task[Any] | None) -> None:
         """Set the task to cancel if a signal arrives while it waits in the loop."""
@@ -116,7 +118,9 @@ class Interrupts:
                 task = swap_task(loop, None)
             _set_running_loop(None)
             # A function written in C has no frame that would distinguish it from the engine in the signal handler.
-            return function(*args, **kwargs) if type(function) is FunctionType else _called(function, args, kwargs)
+            return (
+                function(*args, **kwargs) if type(function) is FunctionType else _call_in_frame(function, args, kwargs)
+            )
         finally:
             _set_running_loop(loop)
             if swap_task is not None and loop is not None:
@@ -144,7 +148,7 @@ class Interrupts:
         if self.pending_signal != before:
             raise RunInterrupted(self.pending_signal)
 
-    def _raise_unheard(self, error: BaseException | None) -> None:
+    def _raise_late_signal(self, error: BaseException | None) -> None:
         """Raise a signal that arrived after the last step: the program must still get it."""
         if self.pending_signal not in ("", CANCEL, LOST) and error is None:
             stop = RunInterrupted(self.pending_signal)
@@ -165,12 +169,12 @@ class Interrupts:
                 raise asyncio.CancelledError
             raise RunInterrupted(self.pending_signal)
 
-    def cause_of(self, error: BaseException) -> BaseException:
+    def find_cause(self, error: BaseException) -> BaseException:
         """Return the cause of an error: the signal that cancelled a wait, or the loss of the run."""
-        cause = self._signal_behind(error)
+        cause = self._find_signal(error)
         return cause if self.fence is None else self.fence
 
-    def _signal_behind(self, error: BaseException) -> BaseException:
+    def _find_signal(self, error: BaseException) -> BaseException:
         if isinstance(error, asyncio.CancelledError) and self.pending_signal and self._task is not None:
             self._task.uncancel()
             return RunInterrupted(self.pending_signal)
@@ -195,7 +199,7 @@ class Interrupts:
         self.pending_signal = self.pending_signal or LOST
         if self._is_stopped_by_loss:
             return
-        if _LOST_SIGNAL is not None and _LOST_SIGNAL in self._former:
+        if _LOST_SIGNAL is not None and _LOST_SIGNAL in self._previous_handlers:
             signal.pthread_kill(threading.main_thread().ident or 0, _LOST_SIGNAL)
         loop = self._loop  # read once: the run's end sets it to None in another thread
         if loop is not None:
@@ -238,11 +242,11 @@ class Interrupts:
             self._task.cancel()
 
 
-def _too_late(number: int, frame: FrameType | None) -> None:
+def _ignore_late_signal(number: int, frame: FrameType | None) -> None:
     """Do nothing: the run has already ended."""
 
 
-def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _call_in_frame(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Call user code in its own frame."""
     return function(*args, **kwargs)
 

@@ -55,18 +55,18 @@ async def run_python(
         leave_running(workflow_id, path, lambda: call.is_at_work)
 
     if timeout_seconds is None:
-        return await _called(action, interrupts, threads, on_left)
+        return await _call(action, interrupts, threads, on_left)
     limit = asyncio.timeout(timeout_seconds)
     try:
         async with limit:
-            return await _called(action, interrupts, threads, on_left)
+            return await _call(action, interrupts, threads, on_left)
     except TimeoutError as error:
         if limit.expired():
             raise StepTimeoutError(path, timeout_seconds=timeout_seconds) from error
         raise
 
 
-async def waited(value: Any, interrupts: Interrupts) -> Any:
+async def await_interruptibly(value: Any, interrupts: Interrupts) -> Any:
     """Await something, such that a signal may cancel the wait."""
     interrupts.waits += 1
     may_block = allow_blocking(False)  # the awaited code may create tasks, which share the loop
@@ -77,14 +77,14 @@ async def waited(value: Any, interrupts: Interrupts) -> Any:
         interrupts.waits -= 1
 
 
-async def _called(
+async def _call(
     action: PythonAction, interrupts: Interrupts, threads: StepThreads, on_left: Callable[[Call], None]
 ) -> Any:
     call = partial(action.function, *action.args, **action.kwargs)
     if is_async(action.function):
-        return await waited(call(), interrupts)
-    value = await waited(threads.run(call, on_left=on_left), interrupts)
-    return await waited(value, interrupts) if inspect.isawaitable(value) else value
+        return await await_interruptibly(call(), interrupts)
+    value = await await_interruptibly(threads.run(call, on_left=on_left), interrupts)
+    return await await_interruptibly(value, interrupts) if inspect.isawaitable(value) else value
 
 
 def is_left_behind(action: Action) -> bool:
@@ -110,18 +110,18 @@ def is_async(function: Any) -> bool:
 
 
 _lock = threading.Lock()
-_left: dict[tuple[str, str], list[Callable[[], bool]]] = {}
+_abandoned: dict[tuple[str, str], list[Callable[[], bool]]] = {}
 
 
 def leave_running(workflow_id: str, path: str, is_at_work: Callable[[], bool]) -> None:
     """Note abandoned work."""
     with _lock:
-        for key in [key for key, works in _left.items() if not any(each() for each in works)]:
-            del _left[key]
-        _left.setdefault((workflow_id, path), []).append(is_at_work)
+        for key in [key for key, works in _abandoned.items() if not any(each() for each in works)]:
+            del _abandoned[key]
+        _abandoned.setdefault((workflow_id, path), []).append(is_at_work)
 
 
 def is_left_running(workflow_id: str, path: str) -> bool:
     """Return whether this process still runs work of a step that the run no longer waits for."""
     with _lock:
-        return any(each() for each in _left.get((workflow_id, path), ()))
+        return any(each() for each in _abandoned.get((workflow_id, path), ()))

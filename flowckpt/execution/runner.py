@@ -31,7 +31,7 @@ from flowckpt.core.system.secret import Secret
 from flowckpt.execution import claims, remote
 from flowckpt.execution.current_step import CurrentStep, StepCall, set_call
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.execution.python import is_async, is_left_behind, run_python, waited
+from flowckpt.execution.python import await_interruptibly, is_async, is_left_behind, run_python
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -137,10 +137,10 @@ class StepRunner:
             value = self._interrupts.call(action.function, action.args, action.kwargs)
             # 0.2 µs; isawaitable would take 0.5
             if type(value) not in _NEVER_AWAITED and hasattr(type(value), "__await__"):
-                value = await waited(value, self._interrupts)
+                value = await await_interruptibly(value, self._interrupts)
             if call.identity.returns_plain and codec.is_itself(value) and not self._secrets.is_any:
                 return Outcome(value, value)
-            return Outcome(*self._recorded(call, value))
+            return Outcome(*self._encode(call, value))
         except INTERRUPTIONS as stop:
             if not _is_raised_by_step(stop):
                 raise
@@ -164,28 +164,30 @@ class StepRunner:
             where = self.places.of(step, path)
         if not isinstance(where, str):
             assert isinstance(action, PythonAction)
-            return await self._sent(where, action, call)
+            return await self._run_on_executor(where, action, call)
         is_here = where == "engine" and modifiers.timeout_seconds is None
         if is_here and type(action) is PythonAction and (may_block() or is_async(action.function)):
             if may_block():
                 value = self._interrupts.call(action.function, action.args, action.kwargs)
             else:  # only creates a coroutine, without running the step
                 value = action.function(*action.args, **action.kwargs)
-            value = await waited(value, self._interrupts) if hasattr(type(value), "__await__") else value
+            value = await await_interruptibly(value, self._interrupts) if hasattr(type(value), "__await__") else value
         else:
-            value = await self._done(action, call, modifiers.timeout_seconds, None if modifiers.is_secret else on_line)
+            value = await self._execute(
+                action, call, modifiers.timeout_seconds, None if modifiers.is_secret else on_line
+            )
         if modifiers.is_secret:
             self._secrets.learn((value.stdout, value.stderr) if action.is_command else value)
             value, tree = Secret(value), None
         elif modifiers.is_ephemeral:
             tree = None
         else:
-            value, tree = self._recorded(call, value)
+            value, tree = self._encode(call, value)
         if modifiers.evidence is None and modifiers.files is None and not action.is_command:
             return Outcome(value, tree)
         return await self._commit(step, path, value, tree)
 
-    def _recorded(self, call: StepCall, value: Any) -> tuple[Any, Any]:
+    def _encode(self, call: StepCall, value: Any) -> tuple[Any, Any]:
         """Return an output in the form for the generator, and in encoded form."""
         if call.identity.returns_plain and codec.is_itself(value) and not self._secrets.is_any:
             return value, value
@@ -214,9 +216,9 @@ class StepRunner:
         set_call(call)
         try:
             if not may_block():
-                return await self._done(PythonAction(function, args, kwargs), call, None, None)
+                return await self._execute(PythonAction(function, args, kwargs), call, None, None)
             value = self._interrupts.call(function, args, kwargs)
-            return await waited(value, self._interrupts) if hasattr(type(value), "__await__") else value
+            return await await_interruptibly(value, self._interrupts) if hasattr(type(value), "__await__") else value
         finally:
             set_call(None)
 
@@ -268,7 +270,7 @@ class StepRunner:
 
     async def check_place(self, step: Step[Any], path: str) -> int:
         """Refuse a step that its executor cannot run; see `ExecutorPool.check`."""
-        return await waited(self.places.check(step, path), self._interrupts)  # type: ignore[no-any-return]
+        return await await_interruptibly(self.places.check(step, path), self._interrupts)  # type: ignore[no-any-return]
 
     @property
     def places(self) -> remote.executors.ExecutorPool:
@@ -302,7 +304,7 @@ class StepRunner:
         if self._places is not None:
             self._places.kill()
 
-    async def _done(
+    async def _execute(
         self, action: Action, call: StepCall, timeout_seconds: float | None, on_line: Callable[[str, str], None] | None
     ) -> Any:
         if isinstance(action, PythonAction):
@@ -325,10 +327,10 @@ class StepRunner:
             action, path=call.path, timeout_seconds=timeout_seconds, interrupts=self._interrupts, on_line=on_line
         )
 
-    async def _sent(self, place: RunExecutor, action: PythonAction, call: StepCall) -> Outcome:
+    async def _run_on_executor(self, place: RunExecutor, action: PythonAction, call: StepCall) -> Outcome:
         """Run a step on an executor, which returns the encoded output."""
         step = call.step
-        modifiers, tree = step.modifiers, await place.tree_of(action, call, self._interrupts)
+        modifiers, tree = step.modifiers, await place.run_function(action, call, self._interrupts)
         refuse_secrets(tree, self._secrets, f"{call.path}: output")
         value = codec.decode(tree, output_annotation(action))
         if modifiers.evidence is None and modifiers.files is None:
@@ -357,7 +359,7 @@ class StepRunner:
         if pack is None:
             return Outcome(value, tree)
         if has_files:
-            pack = attrs.evolve(pack, evidence_list=[*pack, *self.files.wrote(self._checker.verifier, step)])
+            pack = attrs.evolve(pack, evidence_list=[*pack, *self.files.claim_writes(self._checker.verifier, step)])
         if self._secrets.is_any:
             refuse_secret_claims(pack.to_document(), self._secrets, path)
         # The step is done: a cancel while its claims are checked must not lose it.

@@ -44,7 +44,7 @@ class Call:
         self._work = work
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._is_left = False
+        self._is_abandoned = False
 
     @property
     def is_at_work(self) -> bool:
@@ -54,9 +54,9 @@ class Call:
     def put_into(self, calls: queue.SimpleQueue[Call | None]) -> bool:
         """Pass it to its thread, unless it was abandoned meanwhile: that thread may have ended."""
         with self._lock:
-            if not self._is_left:
+            if not self._is_abandoned:
                 calls.put(self)
-            return not self._is_left
+            return not self._is_abandoned
 
     def __call__(self) -> Any:
         """Do the work, unless the call was abandoned.
@@ -65,7 +65,7 @@ class Call:
             AbandonedStepError: the call was abandoned.
         """
         with self._lock:
-            if self._is_left:
+            if self._is_abandoned:
                 raise AbandonedStepError
             self._thread = threading.current_thread()
         try:
@@ -74,18 +74,18 @@ class Call:
             with self._lock:  # from here on, abandoning comes too late, and must not affect the thread's next call
                 self._thread = None
 
-    def leave(self) -> None:
+    def abandon(self) -> None:
         """Abandon the call: it ends at its next bytecode, or does not start; an ended call is not affected.
 
         This raises an exception once: a second one could interrupt the `finally` blocks. A step may miss the exception,
         for example if it catches everything, or in the callback of a weak reference, where Python drops exceptions.
         """
         with self._lock:
-            if self._thread is not None and self._thread.ident is not None and not self._is_left:
+            if self._thread is not None and self._thread.ident is not None and not self._is_abandoned:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
                     ctypes.c_ulong(self._thread.ident), ctypes.py_object(AbandonedStepError)
                 )
-            self._is_left = True
+            self._is_abandoned = True
 
 
 class _Relay:
@@ -113,9 +113,9 @@ class _Relay:
             if self._woken >= self._MOST:
                 return
             self._woken += 1
-        self.has_begun()
+        self.wake_next()
 
-    def has_begun(self) -> None:
+    def wake_next(self) -> None:
         """Wake the next thread."""
         with self._lock:
             while self._waiting:
@@ -151,7 +151,7 @@ class StepThread:
             return await future
         except asyncio.CancelledError:
             if not future.done() or future.cancelled():
-                call.leave()  # first, so that the relay does not hand it to a thread that has ended
+                call.abandon()  # first, so that the relay does not hand it to a thread that has ended
                 self.close()
                 if on_left is not None:
                     on_left(call)
@@ -193,7 +193,7 @@ class StepThreads:
 def _serve(calls: queue.SimpleQueue[Call | None]) -> None:
     with contextlib.suppress(AbandonedStepError):
         while (call := calls.get()) is not None:
-            _relay.has_begun()
+            _relay.wake_next()
             try:
                 value = call()
             except AbandonedStepError:

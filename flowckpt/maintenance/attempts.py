@@ -20,9 +20,9 @@ _log = logging.getLogger("flowckpt")
 
 def warn_of_damage(workflow_id: str, attempt: int, error: Exception) -> None:
     """Warn that a superseded attempt is damaged: everything that counts can be read without it."""
-    said = "run %s: attempt %d is damaged, and what it recorded beyond the current history is left out: %s"
+    text = "run %s: attempt %d is damaged, and what it recorded beyond the current history is left out: %s"
     _log.warning(
-        f"{said} ('flowckpt store repair %s' sets it aside)", workflow_id, attempt, error, shell_word(workflow_id)
+        f"{text} ('flowckpt store repair %s' sets it aside)", workflow_id, attempt, error, shell_word(workflow_id)
     )
 
 
@@ -85,8 +85,8 @@ async def read_attempts(
         is_newest = newest[reference.checkpoint_id] == reference.sequence
         return Standing.COUNTS if is_newest else Standing.OVERWRITTEN
 
-    found: list[Attempt] = []
-    shown: set[tuple[Any, ...]] = set()
+    attempts: list[Attempt] = []
+    seen: set[tuple[Any, ...]] = set()
     for number in await store.attempts(workflow_id):
         try:
             last = latest if number == latest.attempt else await store.load_attempt(workflow_id, number)
@@ -96,25 +96,25 @@ async def read_attempts(
             continue
         if last is None:
             continue
-        made = [
+        executed = [
             each
             for each in last.step_results
             if each.attempt == number
-            or (not found and each.attempt == 0)
+            or (not attempts and each.attempt == 0)
             # The attempt that executed it could not save it; this one continued from its memory.
-            or (found and 0 < each.attempt < number and _identity(each) not in shown)
+            or (attempts and 0 < each.attempt < number and _identity(each) not in seen)
         ]
-        shown.update(map(_identity, made))
-        found.append(
+        seen.update(map(_identity, executed))
+        attempts.append(
             Attempt(
                 number,
                 last,
                 [(reference, standing(reference)) for reference in references],
-                [(each, Standing.COUNTS if _identity(each) in counting else Standing.LEFT_BEHIND) for each in made],
+                [(each, Standing.COUNTS if _identity(each) in counting else Standing.LEFT_BEHIND) for each in executed],
                 last.metadata.get(ROLLED_BACK) if last.checkpoint_id == f"@rollback.{number}" else None,
             )
         )
-    return found
+    return attempts
 
 
 def _identity(result: StepResult) -> tuple[Any, ...]:

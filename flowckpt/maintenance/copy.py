@@ -20,7 +20,7 @@ from flowckpt.stores.leases import release_lease
 # Storing a whole run: refused if another run has its id, and a no-op if the identical run exists.
 
 
-async def brought_in(
+async def store_run(
     store: StoreBase, workflow_id: str, identity: str, checkpoints: Callable[[], Iterable[CheckpointData]]
 ) -> bool:
     """Store a whole run; return whether it is new there.
@@ -33,31 +33,31 @@ async def brought_in(
     """
     if not store.has(Ability.RECEIVE):
         store.lacks(Ability.RECEIVE, "receive a whole run")
-    if await _is_there(store, workflow_id, identity):
+    if await _is_stored(store, workflow_id, identity):
         return False
     try:
         await finish_despite_cancel(store.receive_run(workflow_id, checkpoints), is_last=True)
     except RunExistsError:  # another process stored it meanwhile
-        if await _is_there(store, workflow_id, identity):
+        if await _is_stored(store, workflow_id, identity):
             return False
-        raise _taken(workflow_id) from None
+        raise _run_exists_error(workflow_id) from None
     return True
 
 
-async def _is_there(store: StoreBase, workflow_id: str, identity: str) -> bool:
+async def _is_stored(store: StoreBase, workflow_id: str, identity: str) -> bool:
     if await store.load_latest(workflow_id) is None:
         return False
-    there = await read_whole_run(store, workflow_id)
-    if identity_of(workflow_id, there.checkpoints) != identity:
-        raise _taken(workflow_id)
-    if there.owner is None:
+    stored = await read_whole_run(store, workflow_id)
+    if identity_of(workflow_id, stored.checkpoints) != identity:
+        raise _run_exists_error(workflow_id)
+    if stored.owner is None:
         # Its writer may have died before the name was on the disk: a claim syncs it, and leaves no trace.
         lease = await finish_despite_cancel(store.acquire(workflow_id))
         await finish_despite_cancel(release_lease(store, lease), is_last=True)
     return True
 
 
-def _taken(workflow_id: str) -> RunExistsError:
+def _run_exists_error(workflow_id: str) -> RunExistsError:
     """Return the error with advice that is safe for both runs."""
     return RunExistsError(
         workflow_id,
@@ -121,7 +121,7 @@ async def copy_run(
     """
     source = adapt(source)
     target = adapt(target)
-    named = workflow_id if new_id is None else check_new_id(new_id)
+    target_id = workflow_id if new_id is None else checked_new_id(new_id)
     run = await read_whole_run(source, workflow_id)
-    is_new = await brought_in(target, named, identity_of(workflow_id, run.checkpoints), run.afresh)
-    return CopiedRun(named, workflow_id, is_new=is_new, **run.facts)
+    is_new = await store_run(target, target_id, identity_of(workflow_id, run.checkpoints), run.copy_checkpoints)
+    return CopiedRun(target_id, workflow_id, is_new=is_new, **run.facts)

@@ -66,7 +66,7 @@ class Change:
         return document
 
 
-def changes(old: Any, new: Any, place: str = "") -> Iterator[Change]:
+def diff_trees(old: Any, new: Any, place: str = "") -> Iterator[Change]:
     """Yield the differences between two trees.
 
     Args:
@@ -74,29 +74,29 @@ def changes(old: Any, new: Any, place: str = "") -> Iterator[Change]:
         new: the second tree.
         place: the place of the trees in the value.
     """
-    if type(old) is dict and type(new) is dict and _tag(old) == _tag(new):
-        tag = _tag(old)
+    if type(old) is dict and type(new) is dict and _find_tag(old) == _find_tag(new):
+        tag = _find_tag(old)
         if not tag:
-            pairs = {key: (f"{place}{_key(key, place)}", old.get(key), new.get(key)) for key in [*old, *new]}
+            pairs = {key: (f"{place}{_format_key(key, place)}", old.get(key), new.get(key)) for key in [*old, *new]}
             for key, (inner, was, now) in pairs.items():
-                yield from _member(inner, was, now, is_old=key in old, is_new=key in new)
+                yield from _diff_member(inner, was, now, is_old=key in old, is_new=key in new)
             return
         bodies = old[tag], new[tag]
         are_lists = type(bodies[0]) is list and type(bodies[1]) is list  # an imported file may hold anything
         if tag in _SEQUENCES and are_lists:
-            yield from _items(*bodies, place)
+            yield from _diff_lists(*bodies, place)
             return
         if tag in _SETS and are_lists:
-            yield from _keyed([[each, each] for each in bodies[0]], [[each, each] for each in bodies[1]], place)
+            yield from _diff_pairs([[each, each] for each in bodies[0]], [[each, each] for each in bodies[1]], place)
             return
         if tag == "$dict" and are_lists and all(map(_is_pair, [*bodies[0], *bodies[1]])):
-            yield from _keyed(*bodies, place)
+            yield from _diff_pairs(*bodies, place)
             return
         if tag == "$as" and all(map(_is_pair, bodies)) and bodies[0][0] == bodies[1][0]:
-            yield from changes(bodies[0][1], bodies[1][1], place)
+            yield from diff_trees(bodies[0][1], bodies[1][1], place)
             return
     if type(old) is list and type(new) is list:
-        yield from _items(old, new, place)
+        yield from _diff_lists(old, new, place)
     elif canonical(old) != canonical(new):
         yield Change(place, ChangeKind.CHANGED, old, new)
 
@@ -105,36 +105,36 @@ def _is_pair(tree: Any) -> bool:
     return type(tree) is list and len(tree) == 2
 
 
-def _tag(tree: dict[str, Any]) -> str:
+def _find_tag(tree: dict[str, Any]) -> str:
     first = next(iter(tree), "")
     return first if len(tree) == 1 and first[:1] == "$" else ""
 
 
-def _key(key: str, place: str) -> str:
+def _format_key(key: str, place: str) -> str:
     if not key.isidentifier():
         return f"[{key!r}]"
     return f".{key}" if place else key
 
 
-def _member(place: str, old: Any, new: Any, *, is_old: bool, is_new: bool) -> Iterator[Change]:
+def _diff_member(place: str, old: Any, new: Any, *, is_old: bool, is_new: bool) -> Iterator[Change]:
     if is_old and is_new:
-        yield from changes(old, new, place)
+        yield from diff_trees(old, new, place)
     elif is_old:
         yield Change(place, ChangeKind.REMOVED, old=old)
     else:
         yield Change(place, ChangeKind.ADDED, new=new)
 
 
-def _keyed(old: Sequence[Any], new: Sequence[Any], place: str) -> Iterator[Change]:
+def _diff_pairs(old: Sequence[Any], new: Sequence[Any], place: str) -> Iterator[Change]:
     """Yield the differences between pairs whose keys are trees themselves."""
     were = {canonical(key): item for key, item in old}
     now = {canonical(key): item for key, item in new}
     for key in [*were, *(key for key in now if key not in were)]:
         inner = f"{place}[{key.decode()}]"
-        yield from _member(inner, were.get(key), now.get(key), is_old=key in were, is_new=key in now)
+        yield from _diff_member(inner, were.get(key), now.get(key), is_old=key in were, is_new=key in now)
 
 
-def _items(old: Sequence[Any], new: Sequence[Any], place: str) -> Iterator[Change]:
+def _diff_lists(old: Sequence[Any], new: Sequence[Any], place: str) -> Iterator[Change]:
     was, now = [*map(canonical, old)], [*map(canonical, new)]
     start, most = 0, min(len(was), len(now))
     while start < most and was[start] == now[start]:
@@ -151,7 +151,7 @@ def _items(old: Sequence[Any], new: Sequence[Any], place: str) -> Iterator[Chang
         common = min(last - first, stop - begin)
         for index in range(common):
             at = start + first + index
-            yield from changes(old[at], new[start + begin + index], f"{place}[{at}]")
+            yield from diff_trees(old[at], new[start + begin + index], f"{place}[{at}]")
         for index in range(start + first + common, start + last):
             yield Change(f"{place}[{index}]", ChangeKind.REMOVED, old=old[index])
         for index in range(start + begin + common, start + stop):
@@ -228,22 +228,22 @@ def compare(old: CheckpointData, new: CheckpointData) -> CheckpointDiff:
     sides = _run_aspects(old), _run_aspects(new)
     for name in ("inputs", "output", "snapshot"):
         was, now = (getattr(each, f"held_{name}") for each in (old, new))
-        sides[0][name], sides[1][name] = _trees(was, now, name)
+        sides[0][name], sides[1][name] = _read_trees(was, now, name)
     steps, same = [], 0
-    were, are = _in_program_order(old.step_results), _in_program_order(new.step_results)
-    for path in _in_order([*were], [*are]):
+    were, are = _sort_by_program(old.step_results), _sort_by_program(new.step_results)
+    for path in _merge_paths([*were], [*are]):
         if path not in are:
             steps.append(StepDiff(path, ChangeKind.REMOVED))
         elif path not in were:
             steps.append(StepDiff(path, ChangeKind.ADDED))
-        elif found := _differing(*_step_sides(were[path], are[path])):
-            steps.append(StepDiff(path, ChangeKind.CHANGED, found))
+        elif differences := _diff_aspects(*_step_sides(were[path], are[path])):
+            steps.append(StepDiff(path, ChangeKind.CHANGED, differences))
         else:
             same += 1
-    return CheckpointDiff(_differing(*sides), steps, same)
+    return CheckpointDiff(_diff_aspects(*sides), steps, same)
 
 
-def _in_program_order(results: Iterable[StepResult]) -> dict[str, StepResult]:
+def _sort_by_program(results: Iterable[StepResult]) -> dict[str, StepResult]:
     """Return results by path: members of maps by number, members of groups by start, all others in recorded order."""
     came = {result.path: result for result in results}
     ranks: dict[str, tuple[int, float, int]] = {}
@@ -267,12 +267,12 @@ def _in_program_order(results: Iterable[StepResult]) -> dict[str, StepResult]:
     return dict(sorted(came.items(), key=lambda item: place(item[0])))
 
 
-def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[Any]]:
-    found = {name: list(changes(old[name], new[name])) for name in old}
-    return {name: each for name, each in found.items() if each}
+def _diff_aspects(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[Any]]:
+    differences = {name: list(diff_trees(old[name], new[name])) for name in old}
+    return {name: each for name, each in differences.items() if each}
 
 
-def _in_order(old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
+def _merge_paths(old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
     """Yield the paths of the second, with those that only the first has in their original places."""
     places, known, at = {path: index for index, path in enumerate(old)}, set(new), 0
     for path in new:
@@ -286,11 +286,11 @@ def _in_order(old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
 
 def _step_sides(old: StepResult, new: StepResult) -> tuple[dict[str, Any], dict[str, Any]]:
     sides = _step_aspects(old), _step_aspects(new)
-    sides[0]["output"], sides[1]["output"] = _trees(old.held_output, new.held_output, "output")
+    sides[0]["output"], sides[1]["output"] = _read_trees(old.held_output, new.held_output, "output")
     return sides
 
 
-def _trees(old: Any, new: Any, place: str) -> tuple[Any, Any]:
+def _read_trees(old: Any, new: Any, place: str) -> tuple[Any, Any]:
     """Return the trees of two values; equal large values are skipped without reading them."""
     if isinstance(old, Blob) and isinstance(new, Blob) and old.digest == new.digest:
         return None, None
@@ -306,7 +306,7 @@ def _step_aspects(result: StepResult) -> dict[str, Any]:
         "code": {"action": result.step_type, "function": result.function, "fingerprint": result.fingerprint},
         "version": result.version,
         "arguments": dict(result.arguments),
-        "evidence": None if result.evidence is None else _claims(result.evidence),
+        "evidence": None if result.evidence is None else _describe_claims(result.evidence),
         "marks": list(result.marks),
     }
 
@@ -322,7 +322,7 @@ def _run_aspects(data: CheckpointData) -> dict[str, Any]:
         "output": None,
         "error": None if error is None else f"{error.type}: {error.message}",
         "snapshot": None,
-        "evidence": [_claims(each) for each in packs],
+        "evidence": [_describe_claims(each) for each in packs],
         "in_flight": list(data.in_flight),
         "tags": encode(dict(data.metadata.get("tags", {}))),
     }
@@ -332,7 +332,7 @@ def _is_pack(recorded: Any) -> bool:
     return isinstance(recorded, Mapping) and "pack" in recorded
 
 
-def _claims(recorded: Any) -> Any:
+def _describe_claims(recorded: Any) -> Any:
     """Return the claims of a record without their secrets, and their overall answer."""
     outcome = None if isinstance(recorded, EvidencePack) else recorded.get("outcome")
     try:

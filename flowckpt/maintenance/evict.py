@@ -22,7 +22,7 @@ from flowckpt.maintenance.retention import (
     OnSuccess,
     Retention,
     check_retention,
-    protected,
+    find_protected,
     removable,
 )
 from flowckpt.stores.base import Ability, StoreBase
@@ -97,10 +97,10 @@ class _Outlook:
         )
 
 
-def _looked_ahead(left: Sequence[CheckpointRef], retention: Retention, pinned: Collection[int]) -> _Outlook:
+def _look_ahead(left: Sequence[CheckpointRef], retention: Retention, pinned: Collection[int]) -> _Outlook:
     """Set when a quarter of the remaining checkpoints can be removed, which then pays for the examination."""
     outlook = _Outlook()
-    safe = protected(left[::-1], retention, pinned)
+    safe = find_protected(left[::-1], retention, pinned)
     many = len(left) // 4
     places = [place for place, each in enumerate(left) if each.sequence not in safe][:many]
     if many < _GROUP or len(places) < many:  # few, or too much is pinned
@@ -160,15 +160,15 @@ class Evictor:
         self._outlook = _Outlook()  # also if nothing can be removed, or on failure: the next examination is as far away
         try:
             store = require_eviction(self.store)
-            held = await self._known()
+            held = await self._read_held()
             pinned = await self.store.pinned(self.workflow_id)
             references = [*held, self._reference(data)]
-            found = removable(references, retention, self.clock.now(), pinned=pinned)
-            sequences = [each.sequence for each in found]
+            removed = removable(references, retention, self.clock.now(), pinned=pinned)
+            sequences = [each.sequence for each in removed]
             store.evict_with_next_save(self.workflow_id, sequences)
             self._gone = frozenset(sequences)
             left = [each for each in references if each.sequence not in self._gone]
-            self._outlook = _looked_ahead(left, retention, pinned)
+            self._outlook = _look_ahead(left, retention, pinned)
         except Exception as error:
             level = logging.INFO if self._has_complained else logging.WARNING
             self._has_complained = True
@@ -192,7 +192,7 @@ class Evictor:
             return attrs.evolve(ONLY_THE_LAST, pinned=self.retention.pinned)
         return self.retention
 
-    async def _known(self) -> list[CheckpointRef]:
+    async def _read_held(self) -> list[CheckpointRef]:
         """Return the checkpoints that count; for a resumed run, they are read once per attempt."""
         if self._held is None:
             listed: Sequence[CheckpointRef] = await self.store.list_checkpoints(self.workflow_id)

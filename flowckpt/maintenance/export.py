@@ -44,7 +44,7 @@ from flowckpt.stores.queries import DAMAGE
 # How many checkpoints of a run no longer count: a later attempt continued from before them.
 
 
-class LeftBehind:
+class LeftBehindCounter:
     """Counts, over all checkpoints of a run in their order, those that a later attempt left behind."""
 
     def __init__(self) -> None:
@@ -62,8 +62,8 @@ class LeftBehind:
         """Take in the next checkpoint."""
         view = as_view(data.step_results)
         if data.attempt != self._attempt and self._before is not None:
-            kept = self._before.shared_length(view)
-            self._lengths = [length for length in self._lengths if length <= kept]
+            shared = self._before.shared_length(view)
+            self._lengths = [length for length in self._lengths if length <= shared]
         self._lengths.append(len(view))
         self._seen += 1
         self._attempt, self._before = data.attempt, view
@@ -94,7 +94,7 @@ class WholeRun:
     @property
     def left_behind(self) -> int:
         """How many of its checkpoints no longer count."""
-        standing = LeftBehind()
+        standing = LeftBehindCounter()
         for data in self.checkpoints:
             standing.add(data)
         return standing.count
@@ -110,13 +110,13 @@ class WholeRun:
             "left_behind": self.left_behind,
         }
 
-    def afresh(self) -> Iterator[CheckpointData]:
-        """Return the checkpoints for a store that is to save them; see `Copies`."""
-        copies = Copies()
-        return map(copies.of, self.checkpoints)
+    def copy_checkpoints(self) -> Iterator[CheckpointData]:
+        """Return the checkpoints for a store that is to save them; see `CheckpointCopier`."""
+        copier = CheckpointCopier()
+        return map(copier.of, self.checkpoints)
 
 
-class Copies:
+class CheckpointCopier:
     """Makes copies of checkpoints for another store, attempt by attempt and oldest first.
 
     A store takes the large values of what it has saved for its own, so each copy has its own. And what a run says once
@@ -136,12 +136,12 @@ class Copies:
         history = self._history
         for index in range(len(history.results), len(view)):
             result, blobs = view.history.results[index], view.history.blobs.get(index, {})
-            mine = {digest: _again(blob) for digest, blob in blobs.items()}
+            mine = {digest: _copy_blob(blob) for digest, blob in blobs.items()}
             if mine:
                 result = attrs.evolve(result, output=next(iter(mine.values())))
             history.append(result, view.history.encoded[index], mine)
         changed: dict[str, Any] = {
-            name: _again(held)
+            name: _copy_blob(held)
             for name, held in (
                 ("inputs", data.held_inputs),
                 ("snapshot", data.held_snapshot),
@@ -150,7 +150,7 @@ class Copies:
             if isinstance(held, Blob)
         }
         if any(isinstance(each.held_state, Blob) for each in data.partial.values()):
-            changed["partial"] = {path: _partial_again(each) for path, each in data.partial.items()}
+            changed["partial"] = {path: _copy_partial(each) for path, each in data.partial.items()}
         if before is not None and _has_same_inputs(data, before):
             changed["inputs"] = before.held_inputs
         if before is not None and data.metadata == before.metadata:
@@ -159,16 +159,16 @@ class Copies:
         return self._before
 
 
-def _again(blob: Blob) -> Blob:
+def _copy_blob(blob: Blob) -> Blob:
     def fetch(digest: str, size: int) -> bytes:
         return blob.content()
 
     return Blob(blob.digest, blob.size, fetch=fetch)
 
 
-def _partial_again(partial: PartialState) -> PartialState:
+def _copy_partial(partial: PartialState) -> PartialState:
     held = partial.held_state
-    return attrs.evolve(partial, state=_again(held)) if isinstance(held, Blob) else partial
+    return attrs.evolve(partial, state=_copy_blob(held)) if isinstance(held, Blob) else partial
 
 
 def _has_same_inputs(data: CheckpointData, before: CheckpointData) -> bool:
@@ -180,7 +180,7 @@ def _has_same_inputs(data: CheckpointData, before: CheckpointData) -> bool:
     return bool(plain_tree(mine, "inputs") == plain_tree(others, "inputs"))
 
 
-async def _attempts(store: StoreBase, workflow_id: str, newest: int) -> Sequence[int]:
+async def _list_attempts(store: StoreBase, workflow_id: str, newest: int) -> Sequence[int]:
     """Return the attempts that may have saved something, the newest first.
 
     Their numbers may have gaps, of any width: a file that was imported says them.
@@ -188,15 +188,15 @@ async def _attempts(store: StoreBase, workflow_id: str, newest: int) -> Sequence
     return [number for number in reversed(await store.attempts(workflow_id)) if number <= newest]
 
 
-async def _counting(store: StoreBase, workflow_id: str, attempt: int) -> Sequence[CheckpointData]:
+async def _read_counting(store: StoreBase, workflow_id: str, attempt: int) -> Sequence[CheckpointData]:
     """Return the checkpoints of a damaged attempt that are part of the current history, oldest first."""
-    found = []
+    checkpoints = []
     for reference in reversed(await store.list_checkpoints(workflow_id)):
         if reference.attempt == attempt:
             data = await store.load(workflow_id, reference.checkpoint_id)
             if data.sequence == reference.sequence:
-                found.append(data)
-    return found
+                checkpoints.append(data)
+    return checkpoints
 
 
 async def read_whole_run(store: StoreBase, workflow_id: str) -> WholeRun:
@@ -212,24 +212,24 @@ async def read_whole_run(store: StoreBase, workflow_id: str) -> WholeRun:
     latest = await store.load_latest(workflow_id)
     if latest is None:
         raise CheckpointNotFoundError(workflow_id)
-    found: list[Sequence[CheckpointData]] = []
+    parts: list[Sequence[CheckpointData]] = []
     # Behind the newest checkpoint stands, in its own attempt, what a later one left behind whose checkpoints were deleted.
     bound = latest.sequence + 1
-    for attempt in await _attempts(store, workflow_id, latest.attempt):
+    for attempt in await _list_attempts(store, workflow_id, latest.attempt):
         # What a fenced writer appended when its successor had read the run was never acknowledged, and its sequences
         # were given again.
         try:
-            read = await store.read_attempt(workflow_id, attempt)
+            checkpoints_read = await store.read_attempt(workflow_id, attempt)
         except DAMAGE as error:
             if attempt == latest.attempt:
                 raise
             warn_of_damage(workflow_id, attempt, error)
-            read = await _counting(store, workflow_id, attempt)
-        part = [data for data in read if data.attempt == attempt and data.sequence < bound]
+            checkpoints_read = await _read_counting(store, workflow_id, attempt)
+        part = [data for data in checkpoints_read if data.attempt == attempt and data.sequence < bound]
         if part:
-            found.append(part)
+            parts.append(part)
             bound = part[0].sequence
-    checkpoints = [data for part in reversed(found) for data in part]
+    checkpoints = [data for part in reversed(parts) for data in part]
     if not checkpoints:
         raise CheckpointNotFoundError(workflow_id, detail="it was cleared meanwhile")
     owner = await store.owner(workflow_id)
@@ -239,7 +239,7 @@ async def read_whole_run(store: StoreBase, workflow_id: str) -> WholeRun:
 # A run as the lines of a file: pure, checkpoints in and bytes out.
 
 
-class RunWriter:
+class LineWriter:
     """Turns the checkpoints of a run into lines.
 
     Args:
@@ -280,24 +280,24 @@ class RunWriter:
         """
         for data in checkpoints:
             view = as_view(data.step_results)
-            kept = 0
+            start = 0
             if data.attempt != self._attempt:
-                kept = 0 if self._held is None else self._held.shared_length(view)
+                start = 0 if self._held is None else self._held.shared_length(view)
                 self._attempt, self._carried = data.attempt, {}
                 self.attempts += 1
-                yield self._said(attempt_line(data.attempt, kept))
+                yield self._said(attempt_line(data.attempt, start))
             else:
                 assert self._held is not None, "an attempt has begun"
-                kept = len(self._held)
+                start = len(self._held)
                 if not view.continues(self._held):
                     raise ForeignRecordError(
                         f"checkpoint {data.sequence} of run {self._workflow_id!r} does not continue the one before it",
                         workflow_id=self._workflow_id,
-                        found=f"{kept} results before it, {len(view)} in it",
+                        found=f"{start} results before it, {len(view)} in it",
                     )
-            head, named = encode_head(_without_mark(data))
+            head, named = encode_head(_strip_import_marks(data))
             blobs = dict(named)
-            for index in range(kept, len(view)):
+            for index in range(start, len(view)):
                 blobs.update(view.history.blobs.get(index, {}))
             for blob in blobs.values():
                 if blob.digest not in self._written:
@@ -305,7 +305,7 @@ class RunWriter:
                     self.blobs += 1
                     if is_whole:
                         yield self._blob_line(blob)
-            for encoded in view.history.encoded_between(kept, len(view)):
+            for encoded in view.history.encoded_between(start, len(view)):
                 self.results += 1
                 yield self._said(result_line(encoded))
             for name in CARRIED:
@@ -333,11 +333,11 @@ class RunWriter:
 _ADDED = frozenset({IMPORTED, BIRTH})
 
 
-def _without_mark(data: CheckpointData) -> CheckpointData:
+def _strip_import_marks(data: CheckpointData) -> CheckpointData:
     """Return a checkpoint without what an import adds, so that a run makes the same bytes wherever it lies."""
     if _ADDED.isdisjoint(data.metadata):
         return data
-    return attrs.evolve(data, metadata={name: said for name, said in data.metadata.items() if name not in _ADDED})
+    return attrs.evolve(data, metadata={name: value for name, value in data.metadata.items() if name not in _ADDED})
 
 
 def _signing_key(store: StoreBase, run: WholeRun) -> Key | None:
@@ -360,7 +360,7 @@ def run_lines(workflow_id: str, checkpoints: Sequence[CheckpointData], key: Key 
         CheckpointCorruptedError: a large value is not what its record says.
     """
     latest = checkpoints[-1]
-    writer, whole = RunWriter(workflow_id), sha256()
+    writer, whole = LineWriter(workflow_id), sha256()
     target = {key: text for key, text in dict(latest.metadata.get("target", {})).items() if isinstance(text, str)}
     first = header_line(workflow_id, latest.workflow_name, latest.status.value, target)
     whole.update(first)
@@ -378,7 +378,7 @@ def identity_of(workflow_id: str, checkpoints: Iterable[CheckpointData]) -> str:
         workflow_id: the run, for errors.
         checkpoints: all its checkpoints, attempt by attempt and the oldest first.
     """
-    writer = RunWriter(workflow_id)
+    writer = LineWriter(workflow_id)
     for _ in writer.lines(checkpoints, is_whole=False):
         pass
     digest: str = writer.identity.hexdigest()
@@ -435,7 +435,7 @@ async def export_run(store: CheckpointStore, workflow_id: str, file: Path | str)
     run = await read_whole_run(store, workflow_id)
     place, key = Path(file), _signing_key(store, run)
     await write_whole(place, run_lines(workflow_id, run.checkpoints, key), is_compressed=place.suffix == ".gz")
-    return exported(run, str(file), key)
+    return describe_export(run, str(file), key)
 
 
 async def stream_run(store: CheckpointStore, workflow_id: str, write: Callable[[bytes], Any]) -> ExportedRun:
@@ -460,7 +460,7 @@ async def stream_run(store: CheckpointStore, workflow_id: str, write: Callable[[
             write(line)
 
     await run_blocking(write_all)
-    return exported(run, "-", key)
+    return describe_export(run, "-", key)
 
 
 async def export_documents(
@@ -496,7 +496,7 @@ async def export_documents(
     await run_blocking(prepare)
     for data in run.checkpoints:
         await write_whole(place / document_name(data), [export_text(data).encode()])
-    return exported(run, str(directory))
+    return describe_export(run, str(directory))
 
 
 def refuse_other(file: Path, content: bytes) -> None:
@@ -515,7 +515,7 @@ def document_name(data: CheckpointData) -> str:
     return f"{data.sequence:06d}{f'-{plain}' if plain else ''}.json"
 
 
-def exported(run: WholeRun, file: str, key: Key | None = None) -> ExportedRun:
+def describe_export(run: WholeRun, file: str, key: Key | None = None) -> ExportedRun:
     """Return what is to be said of an export."""
     signed_by, newest = "" if key is None else key.id, run.latest.checkpoint_id
     return ExportedRun(run.workflow_id, file, checkpoint_id=newest, signed_by=signed_by, **run.facts)

@@ -30,20 +30,20 @@ from flowckpt.core.system.blocking import run_blocking, run_on_daemon
 from flowckpt.core.system.ids import check_new_id, new_run_id, new_token
 from flowckpt.core.system.streams import read_chunks, read_pipe
 from flowckpt.errors import DecodingError, EncodingError, ImportRefusedError, SourceUnreadableError
-from flowckpt.maintenance.copy import brought_in
-from flowckpt.maintenance.export import LeftBehind, WholeRun, identity_of
+from flowckpt.maintenance.copy import store_run
+from flowckpt.maintenance.export import LeftBehindCounter, WholeRun, identity_of
 from flowckpt.maintenance.portable import (
     FORMAT,
     RATIO_FROM,
     Counts,
     ImportLimits,
-    blob_in,
     check_run_id,
     end_line,
+    find_signing_key,
     is_run,
-    result_in,
-    signing_key,
-    strict_json,
+    parse_blob,
+    parse_result,
+    parse_strict_json,
 )
 from flowckpt.stores.adapted import CheckpointStore, adapt
 from flowckpt.stores.log.sealing.keys import Key, KeyRing
@@ -55,14 +55,14 @@ _EMPTY = ("snapshot", "output", "error")
 """Fields that a document always has, but a record only if they are not empty."""
 
 
-def checkpoint_in(text: bytes) -> CheckpointData:
+def parse_checkpoint(text: bytes) -> CheckpointData:
     """Return the checkpoint of a document.
 
     Raises:
         MalformedError: it is not valid.
         UnsupportedSchemaError: a newer flowckpt has written it.
     """
-    document = strict_json(text)
+    document = parse_strict_json(text)
     if type(document) is not dict or not {"checkpoint_id", "step_results"} <= document.keys():
         raise MalformedError("it is neither a run nor a checkpoint that flowckpt has exported")
     check_schema(document.pop("schema_version", None))
@@ -113,7 +113,7 @@ class Header:
 
 
 @attrs.define
-class _ReadSoFar:
+class _ReadState:
     """The state of a run after the lines read so far.
 
     Attributes:
@@ -165,7 +165,7 @@ class RunReader:
         self._offset = 0
         self._unnamed: set[str] = set()
         self._counts = Counts()
-        self._read_so_far = _ReadSoFar()
+        self._state = _ReadState()
 
     def checkpoints(self, lines: Iterable[bytes]) -> Iterator[CheckpointData]:
         """Yield the checkpoints, attempt by attempt, oldest first. The iterator ends only if the file is complete.
@@ -202,7 +202,7 @@ class RunReader:
             raise MalformedError("it has no end: the file was cut")
 
     def _read_header(self, line: bytes) -> None:
-        document = strict_json(line)
+        document = parse_strict_json(line)
         if type(document) is not dict or document.get("flowckpt") != FORMAT:
             raise MalformedError("it is not a run that flowckpt has exported")
         check_schema(document.get("schema_version"))
@@ -210,14 +210,14 @@ class RunReader:
         self.header = Header(document.get("workflow_id"), name)
 
     def _read(self, line: bytes) -> CheckpointData | None:
-        if (found := blob_in(line[:-1])) is not None:
+        if (found := parse_blob(line[:-1])) is not None:
             self._read_blob(line, *found)
             return None
         self.identity.update(line)
-        if (encoded := result_in(line[:-1])) is not None:
+        if (encoded := parse_result(line[:-1])) is not None:
             self._read_result(encoded)
             return None
-        document = strict_json(line)
+        document = parse_strict_json(line)
         keys = list(document) if type(document) is dict else []
         if keys == ["attempt", "keeps"]:
             self._begin_attempt(document["attempt"], document["keeps"])
@@ -228,21 +228,21 @@ class RunReader:
 
     def _begin_attempt(self, attempt: Json, keeps: Json) -> None:
         self._check_finished()
-        so_far, most = self._read_so_far, self._limits.max_attempts
-        if not is_count(attempt, so_far.attempt + 1) or attempt > most:
-            raise MalformedError(f"attempt {attempt!r:.40} cannot follow {so_far.attempt} (at most {most})")
-        if not is_count(keeps) or keeps > so_far.saved:
-            raise MalformedError(f"attempt {attempt} keeps {keeps!r:.40} of {so_far.saved} results")
-        so_far.attempt, so_far.saved, so_far.has_saved, so_far.carried = attempt, keeps, False, {}
-        so_far.history = so_far.history.forked(keeps)
-        del so_far.chains[keeps + 1 :]
+        state, most = self._state, self._limits.max_attempts
+        if not is_count(attempt, state.attempt + 1) or attempt > most:
+            raise MalformedError(f"attempt {attempt!r:.40} cannot follow {state.attempt} (at most {most})")
+        if not is_count(keeps) or keeps > state.saved:
+            raise MalformedError(f"attempt {attempt} keeps {keeps!r:.40} of {state.saved} results")
+        state.attempt, state.saved, state.has_saved, state.carried = attempt, keeps, False, {}
+        state.history = state.history.forked(keeps)
+        del state.chains[keeps + 1 :]
         self._counts = attrs.evolve(self._counts, attempts=self._counts.attempts + 1)
 
     def _check_finished(self) -> None:
         """Refuse an attempt that does not end with a checkpoint."""
-        so_far = self._read_so_far
-        if so_far.attempt and (not so_far.has_saved or len(so_far.chains) - 1 != so_far.saved):
-            raise MalformedError(f"attempt {so_far.attempt} ends without a checkpoint")
+        state = self._state
+        if state.attempt and (not state.has_saved or len(state.chains) - 1 != state.saved):
+            raise MalformedError(f"attempt {state.attempt} ends without a checkpoint")
 
     def _read_blob(self, line: bytes, digest: str, size: int, start: int) -> None:
         content = memoryview(line)[start:-2]
@@ -251,65 +251,65 @@ class RunReader:
         if digest in self.places:
             raise MalformedError(f"the large value {digest} appears twice")
         if self._fetch is None:  # on a second read, it is known to be JSON
-            strict_json(bytes(content))
+            parse_strict_json(bytes(content))
         self.places[digest] = (self._offset + start, size)
         self._unnamed.add(digest)
         self._counts = attrs.evolve(self._counts, blobs=self._counts.blobs + 1)
 
     def _read_result(self, encoded: bytes) -> None:
-        if not self._read_so_far.attempt:
+        if not self._state.attempt:
             raise MalformedError("a result precedes the first attempt")
-        document = strict_json(encoded)
+        document = parse_strict_json(encoded)
         check_result(document)
         self._check_reference(document.get("output"))
         try:
             result, blobs = decode_result(document, self._fetch)
         except DecodingError as error:
             raise MalformedError(error.message) from None
-        self._read_so_far.history.append(result, encoded, blobs)
-        self._read_so_far.chains.append(sha256(self._read_so_far.chains[-1] + encoded).digest())
+        self._state.history.append(result, encoded, blobs)
+        self._state.chains.append(sha256(self._state.chains[-1] + encoded).digest())
         self._counts = attrs.evolve(self._counts, results=self._counts.results + 1)
 
-    def _check_reference(self, held: Json) -> None:
-        if type(held) is dict and "$blob" in held:
-            named = held["$blob"]
-            if type(named) is not list or not named or type(named[0]) is not str:
-                raise MalformedError(f"a large value is named by {named!r:.80}")
-            if len(held) != 1 or named[1:] != [self.places.get(named[0], (0, -1))[1]]:
-                raise MalformedError(f"the large value {named[0]:.64} is named, and does not stand before")
-            self._unnamed.discard(named[0])
+    def _check_reference(self, value: Json) -> None:
+        if type(value) is dict and "$blob" in value:
+            reference = value["$blob"]
+            if type(reference) is not list or not reference or type(reference[0]) is not str:
+                raise MalformedError(f"a large value is named by {reference!r:.80}")
+            if len(value) != 1 or reference[1:] != [self.places.get(reference[0], (0, -1))[1]]:
+                raise MalformedError(f"the large value {reference[0]:.64} is named, and does not stand before")
+            self._unnamed.discard(reference[0])
 
     def _read_checkpoint(self, document: Mapping[str, Json]) -> CheckpointData:
-        so_far = self._read_so_far
-        said, results = document["checkpoint"], len(so_far.chains) - 1
+        state = self._state
+        head, results = document["checkpoint"], len(state.chains) - 1
         try:
-            check_head(said)
-            if document["results"] != results or document["chain"] != so_far.chains[-1].hex():
+            check_head(head)
+            if document["results"] != results or document["chain"] != state.chains[-1].hex():
                 raise MalformedError("the results before it do not match its digest")
-            if said["attempt"] != so_far.attempt:
-                raise MalformedError(f"a checkpoint of attempt {said['attempt']} stands in attempt {so_far.attempt}")
-            if said["sequence"] <= so_far.sequence:
-                raise MalformedError(f"checkpoint {said['sequence']} comes after {so_far.sequence}")
-            missing = [name for name in CARRIED if name not in said and name not in so_far.carried]
+            if head["attempt"] != state.attempt:
+                raise MalformedError(f"a checkpoint of attempt {head['attempt']} stands in attempt {state.attempt}")
+            if head["sequence"] <= state.sequence:
+                raise MalformedError(f"checkpoint {head['sequence']} comes after {state.sequence}")
+            missing = [name for name in CARRIED if name not in head and name not in state.carried]
             if missing:
-                raise MalformedError(f"the first checkpoint of attempt {so_far.attempt} has no {missing[0]!r}")
+                raise MalformedError(f"the first checkpoint of attempt {state.attempt} has no {missing[0]!r}")
             for name in ("inputs", "snapshot", "output"):
-                self._check_reference(said.get(name))
-            for partial in said.get("partial", {}).values():
+                self._check_reference(head.get(name))
+            for partial in head.get("partial", {}).values():
                 self._check_reference(partial["state"])
-            if type(said.get("inputs", {})) is not dict:
+            if type(head.get("inputs", {})) is not dict:
                 raise MalformedError("the inputs of a checkpoint are not an object")
-            so_far.carried.update({name: said[name] for name in CARRIED if name in said})
-            data = decode_head({**so_far.carried, **said}, so_far.history.view(results), self._fetch)
+            state.carried.update({name: head[name] for name in CARRIED if name in head})
+            data = decode_head({**state.carried, **head}, state.history.view(results), self._fetch)
         except DecodingError as error:
             raise MalformedError(error.message) from None
         if data.extra.keys() & {"schema_version", "step_results", "results", "sha256", "deletes", "adopts"}:
             raise MalformedError("a checkpoint has a field that belongs elsewhere")
-        before = so_far.latest if so_far.has_saved else None
+        before = state.latest if state.has_saved else None
         if before is not None:  # a store writes once what is the very same object
-            same = {name: getattr(before, held) for name, held in _SHARED.items() if name not in said}
+            same = {name: getattr(before, held) for name, held in _SHARED.items() if name not in head}
             data = attrs.evolve(data, **same) if same else data
-        so_far.sequence, so_far.saved, so_far.has_saved, so_far.latest = data.sequence, results, True, data
+        state.sequence, state.saved, state.has_saved, state.latest = data.sequence, results, True, data
         self._counts = attrs.evolve(self._counts, checkpoints=self._counts.checkpoints + 1)
         return data
 
@@ -321,7 +321,7 @@ class RunReader:
         self._check_finished()
         if not self._counts.checkpoints:
             raise MalformedError("it has no checkpoint")
-        key_id = signing_key(line, end_line(self._counts, self._whole.hexdigest()))
+        key_id = find_signing_key(line, end_line(self._counts, self._whole.hexdigest()))
         if key_id is None:
             raise MalformedError("what stands before its end does not match the digest there")
         self.signed_by, self._end = key_id, line
@@ -391,7 +391,7 @@ class Source:
 
 
 @contextlib.asynccontextmanager
-async def opened_source(file: Path | str, limits: ImportLimits) -> AsyncIterator[Source]:
+async def open_source(file: Path | str, limits: ImportLimits) -> AsyncIterator[Source]:
     """Open a file for the block. Compression is detected from the content, not from the name.
 
     Args:
@@ -404,7 +404,9 @@ async def opened_source(file: Path | str, limits: ImportLimits) -> AsyncIterator
     """
     with contextlib.ExitStack() as stack:
         try:
-            raw = stack.enter_context(await run_on_daemon(functools.partial(_opened, file)))  # a pipe may lack a writer
+            raw = stack.enter_context(
+                await on_own_thread(functools.partial(_open_file, file))
+            )  # a pipe may lack a writer
             is_plain_file = stat.S_ISREG(os.fstat(raw.fileno()).st_mode)
             if is_plain_file and raw.read(len(_GZIP)) != _GZIP:
                 yield Source(raw, limits)
@@ -420,7 +422,7 @@ async def opened_source(file: Path | str, limits: ImportLimits) -> AsyncIterator
             raise SourceUnreadableError(str(file), detail=error.strerror or str(error)) from error
 
 
-def _opened(file: Path | str) -> IO[bytes]:
+def _open_file(file: Path | str) -> IO[bytes]:
     if str(file) == "-":
         return os.fdopen(os.dup(sys.__stdin__.fileno()), "rb")  # type: ignore[union-attr]
     return Path(file).open("rb")
@@ -430,9 +432,9 @@ async def _spool(chunks: AsyncGenerator[bytes], spool: IO[bytes], limits: Import
     beginning = b""
     while len(beginning) < len(_GZIP) and (chunk := await anext(chunks, b"")):
         beginning += chunk
-    whole = _after(beginning, chunks)
+    whole = _prepend(beginning, chunks)
     size = 0
-    async with contextlib.aclosing(_unpacked(whole, limits) if beginning.startswith(_GZIP) else whole) as parts:
+    async with contextlib.aclosing(_decompress(whole, limits) if beginning.startswith(_GZIP) else whole) as parts:
         async for part in parts:
             size += len(part)
             if size > limits.max_bytes:
@@ -441,14 +443,14 @@ async def _spool(chunks: AsyncGenerator[bytes], spool: IO[bytes], limits: Import
     spool.flush()
 
 
-async def _after(beginning: bytes, chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+async def _prepend(beginning: bytes, chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     if beginning:
         yield beginning
     async for chunk in chunks:
         yield chunk
 
 
-async def _unpacked(chunks: AsyncGenerator[bytes], limits: ImportLimits) -> AsyncGenerator[bytes]:
+async def _decompress(chunks: AsyncGenerator[bytes], limits: ImportLimits) -> AsyncGenerator[bytes]:
     """Yield what gzip has packed, a part at a time, as long as it does not swell beyond the ratio."""
     packed = unpacked = 0
     unpacker = zlib.decompressobj(wbits=31)
@@ -514,7 +516,7 @@ class ImportedRun:
 
 
 @attrs.frozen
-class _Proved:
+class _CheckedFile:
     """A file that was read to its end.
 
     Attributes:
@@ -556,18 +558,20 @@ async def import_run(
     store = adapt(store)
     limits = limits or ImportLimits()
     if workflow_id is not None:
-        check_new_id(workflow_id)
-    async with opened_source(file, limits) as source:
-        proved = await run_blocking(lambda: _proved(source, str(file), workflow_id, limits, store.keys))
-        run, mark = proved.run, True if proved.run.unauthenticated else AUTHENTICATED
-        is_new = await brought_in(store, run.workflow_id, proved.identity, lambda: _held(proved.checkpoints(), mark))
+        checked_new_id(workflow_id)
+    async with open_source(file, limits) as source:
+        checked = await run_blocking(lambda: _check_file(source, str(file), workflow_id, limits, store.keys))
+        run, mark = checked.run, True if checked.run.unauthenticated else AUTHENTICATED
+        is_new = await store_run(
+            store, run.workflow_id, checked.identity, lambda: _mark_imported(checked.checkpoints(), mark)
+        )
     return run if is_new else attrs.evolve(run, is_new=False, unauthenticated="the run was there already")
 
 
-def _imported(named: str, source_id: str, latest: CheckpointData, **counts: Any) -> ImportedRun:
+def _describe_import(run_id: str, source_id: str, latest: CheckpointData, **counts: Any) -> ImportedRun:
     target = {str(key): str(text) for key, text in dict(latest.metadata.get("target", {})).items()}
     return ImportedRun(
-        named,
+        run_id,
         source_id,
         latest.workflow_name,
         latest.status.value,
@@ -578,7 +582,7 @@ def _imported(named: str, source_id: str, latest: CheckpointData, **counts: Any)
     )
 
 
-def _held(checkpoints: Iterable[CheckpointData], mark: bool | str) -> Iterator[CheckpointData]:
+def _mark_imported(checkpoints: Iterable[CheckpointData], mark: bool | str) -> Iterator[CheckpointData]:
     """Mark each checkpoint of a workflow's run as imported; a task of a CheckpointManager names no program."""
     before: Mapping[str, Any] | None = None
     marked: Mapping[str, Any] = {}
@@ -592,7 +596,7 @@ def _held(checkpoints: Iterable[CheckpointData], mark: bool | str) -> Iterator[C
         yield attrs.evolve(data, metadata=marked)
 
 
-def _unauthenticated(reader: RunReader, workflow_id: str, ring: KeyRing | None) -> str:
+def _explain_unauthenticated(reader: RunReader, workflow_id: str, ring: KeyRing | None) -> str:
     """Return why the approvals and signals of a run do not count, or an empty text.
 
     Those under another id were given to another run: otherwise one approval would count for any number of imports.
@@ -610,20 +614,22 @@ def _unauthenticated(reader: RunReader, workflow_id: str, ring: KeyRing | None) 
     return ""
 
 
-def _proved(source: Source, file: str, workflow_id: str | None, limits: ImportLimits, ring: KeyRing | None) -> _Proved:
-    with _refusing(file):
+def _check_file(
+    source: Source, file: str, workflow_id: str | None, limits: ImportLimits, ring: KeyRing | None
+) -> _CheckedFile:
+    with _refuse_malformed(file):
         first = next(source.lines(), b"")
         if not is_run(first):
-            return _proved_document(source, file, workflow_id)
+            return _check_document(source, file, workflow_id)
     reader = RunReader(limits)
-    with _refusing(file, reader):
+    with _refuse_malformed(file, reader):
         latest: CheckpointData | None = None
         attempts: set[int] = set()
-        count, named, standing = 0, "", LeftBehind()
+        count, run_id, standing = 0, "", LeftBehindCounter()
         for latest in reader.checkpoints(source.lines()):
             if not attempts:
                 assert reader.header is not None, "it stands before the checkpoints"
-                named = check_run_id(reader.header.workflow_id) if workflow_id is None else workflow_id
+                run_id = check_run_id(reader.header.workflow_id) if workflow_id is None else workflow_id
             attempts.add(latest.attempt)
             count += 1
             standing.add(latest)
@@ -639,22 +645,22 @@ def _proved(source: Source, file: str, workflow_id: str | None, limits: ImportLi
             raise ImportRefusedError(f"the large value {digest} has changed while it was imported", file=file)
         return content
 
-    def again() -> Iterator[CheckpointData]:
+    def read_again() -> Iterator[CheckpointData]:
         second = RunReader(limits, fetch)
-        with _refusing(file, second):
+        with _refuse_malformed(file, second):
             yield from second.checkpoints(source.lines())
             if second.identity.digest() != reader.identity.digest():
                 raise MalformedError("it has changed while it was imported")
 
     header = reader.header
     source_id = str(header.workflow_id) if header is not None else ""
-    why = _unauthenticated(reader, named, ring)
+    why = _explain_unauthenticated(reader, run_id, ring)
     counts = {"attempts": len(attempts), "checkpoints": count, "left_behind": standing.count, "unauthenticated": why}
-    return _Proved(_imported(named, source_id, latest, **counts), reader.identity.hexdigest(), again)
+    return _CheckedFile(_describe_import(run_id, source_id, latest, **counts), reader.identity.hexdigest(), read_again)
 
 
-def _proved_document(source: Source, file: str, workflow_id: str | None) -> _Proved:
-    data = checkpoint_in(source.all())
+def _check_document(source: Source, file: str, workflow_id: str | None) -> _CheckedFile:
+    data = parse_checkpoint(source.all())
     if is_task(data) and data.step_results and data.reason is not Reason.STEP:
         raise ImportRefusedError(
             f"its checkpoint {data.checkpoint_id!r:.80} is not a committed step of a task of a CheckpointManager, and as "
@@ -662,23 +668,23 @@ def _proved_document(source: Source, file: str, workflow_id: str | None) -> _Pro
             file=file,
             remedy="Import the whole task, as 'flowckpt export TASK -o FILE' writes it, or the document of a committed step.",
         )
-    named = new_run_id() if workflow_id is None else workflow_id
-    run = WholeRun(named, [data])
+    run_id = new_run_id() if workflow_id is None else workflow_id
+    run = WholeRun(run_id, [data])
     why = "the file is one checkpoint, and only whole runs are signed"
-    done = _imported(named, "", data, attempts=1, checkpoints=1, unauthenticated=why)
-    return _Proved(done, identity_of(named, [data]), run.afresh)
+    imported = _describe_import(run_id, "", data, attempts=1, checkpoints=1, unauthenticated=why)
+    return _CheckedFile(imported, identity_of(run_id, [data]), run.copy_checkpoints)
 
 
 @contextlib.contextmanager
-def _refusing(file: str, reader: RunReader | None = None) -> Iterator[Any]:
+def _refuse_malformed(file: str, reader: RunReader | None = None) -> Iterator[Any]:
     """Say of what is malformed where it stands."""
     try:
         yield
     except MalformedError as error:
-        line, said = 0 if reader is None else reader.line, str(error)
-        remedy = "" if "--" in said else _REMEDY  # it names the option that is the remedy
-        raise ImportRefusedError(said, file=file, line=line, remedy=remedy) from None
+        line, text = 0 if reader is None else reader.line, str(error)
+        remedy = "" if "--" in text else _REMEDY  # it names the option that is the remedy
+        raise ImportRefusedError(text, file=file, line=line, remedy=remedy) from None
     except RecursionError:
         line = 0 if reader is None else reader.line
-        said = "something in it is nested too deep"
-        raise ImportRefusedError(said, file=file, line=line, remedy=_REMEDY) from None
+        text = "something in it is nested too deep"
+        raise ImportRefusedError(text, file=file, line=line, remedy=_REMEDY) from None

@@ -42,7 +42,7 @@ from flowckpt.errors import (
     RunLockedError,
     SettingError,
 )
-from flowckpt.maintenance.export import Copies, WholeRun, read_whole_run
+from flowckpt.maintenance.export import CheckpointCopier, WholeRun, read_whole_run
 from flowckpt.stores.adapted import CheckpointStore, adapt
 from flowckpt.stores.base import Ability, Finding, Lease, StoreBase
 from flowckpt.stores.leases import release_lease
@@ -82,7 +82,7 @@ class _MirroredRun:
         lease: the claim in the mirror, while the mirror is level.
         stands_for: the attempt of the primary that this claim stands for; 0 before its first checkpoint.
         newest: the newest checkpoint in the mirror, or None.
-        copies: makes the checkpoints for the mirror.
+        copier: makes the checkpoints for the mirror.
         has_skipped: whether the mirror must read checkpoints from the primary because they did not fit in memory.
         one_at_a_time: keeps the checkpoints in order.
     """
@@ -92,19 +92,19 @@ class _MirroredRun:
     lease: Lease | None = None
     stands_for: int = 0
     newest: CheckpointData | None = None
-    copies: Copies = attrs.field(factory=Copies)
+    copier: CheckpointCopier = attrs.field(factory=CheckpointCopier)
     has_skipped: bool = False
     one_at_a_time: asyncio.Lock = attrs.field(factory=asyncio.Lock)
     _last: CheckpointData | None = None
     _last_marked: CheckpointData | None = None
 
-    def marked(self, data: CheckpointData) -> CheckpointData:
+    def mark(self, data: CheckpointData) -> CheckpointData:
         """Return a checkpoint with the mark; equal metadata stay one object, which a store writes once."""
-        last, marked = self._last, self._last_marked
-        if last is None or marked is None or last.metadata is not data.metadata or last.attempt != data.attempt:
+        last, mark = self._last, self._last_marked
+        if last is None or mark is None or last.metadata is not data.metadata or last.attempt != data.attempt:
             metadata: Mapping[str, Any] = {**data.metadata, _MARK: data.attempt}
         else:
-            metadata = marked.metadata
+            metadata = mark.metadata
         self._last, self._last_marked = data, attrs.evolve(data, metadata=metadata)
         return self._last_marked
 
@@ -151,10 +151,10 @@ class MirroredStore(StoreBase):
                 remedy="See MirroredStore.",
             )
         if _is_same_place(self.primary, self.mirror):
-            raise _same_place(self.mirror)
+            raise _same_place_error(self.mirror)
         if self.primary.keys is not None and self.mirror.keys is None:
             raise SettingError(
-                f"the mirror {_name(self.mirror)} has no key, and the records of {_name(self.primary)} are protected by one",
+                f"the mirror {_format_store(self.mirror)} has no key, and the records of {_format_store(self.primary)} are protected by one",
                 setting="mirror",
                 remedy="Use a mirror of files with a key file: FileCheckpointStore(path, key_file=…).",
             )
@@ -168,7 +168,7 @@ class MirroredStore(StoreBase):
         self._pause_seconds, self._retry_ns = 0.0, 0
         self._is_reported = False
         self._look_again_ns = 0  # until then, the mirror is known not to answer
-        self._later, self._looks = _Later(), Workers(_MOST_LOOKS)
+        self._jobs, self._lookups = _JobQueue(), Workers(_MOST_LOOKS)
         for name in _ANSWERED_BY_THE_PRIMARY:
             setattr(self, name, getattr(self.primary, name))
 
@@ -204,30 +204,32 @@ class MirroredStore(StoreBase):
         """
         run = self._runs.setdefault(workflow_id, _MirroredRun())
         if not self._fails_with_mirror:
-            if self._later.pending >= _MOST_PENDING:
+            if self._jobs.pending >= _MOST_PENDING:
                 run.has_skipped = True
-            elif not self._later.put(partial(self._try, workflow_id, run, data)):
+            elif not self._jobs.put(partial(self._try, workflow_id, run, data)):
                 run.has_skipped = True
                 self._report_once(
                     "no thread can be started to save to the mirror %s; it catches up at a later save or resume",
-                    _name(self.mirror),
+                    _format_store(self.mirror),
                 )
             return
         try:
             await self._take(workflow_id, run, data)
         except Exception as error:
             self._failed.add(workflow_id)
-            raise self._refusal(workflow_id, error) from error
+            raise self._mirror_error(workflow_id, error) from error
 
-    def _refusal(self, workflow_id: str, error: Exception) -> FlowckptError:
+    def _mirror_error(self, workflow_id: str, error: Exception) -> FlowckptError:
         """Return the error for a mirror that failed."""
         if isinstance(error, MirrorError | SettingError):
             return error
         detail = error.message if isinstance(error, FlowckptError) else f"{type(error).__name__}: {error}"
-        made = MirrorError(workflow_id, store=_name(self.primary), mirror=_name(self.mirror), detail=detail)
+        mirror_error = MirrorError(
+            workflow_id, store=_format_store(self.primary), mirror=_format_store(self.mirror), detail=detail
+        )
         if isinstance(error, FlowckptError) and error.remedy:
-            made.remedy = f"{error.remedy} {made.remedy}"
-        return made
+            mirror_error.remedy = f"{error.remedy} {mirror_error.remedy}"
+        return mirror_error
 
     async def _take(self, workflow_id: str, run: _MirroredRun, data: CheckpointData | None) -> None:
         async with run.one_at_a_time:
@@ -262,10 +264,10 @@ class MirroredStore(StoreBase):
                 ):
                     lease = await self.mirror.acquire(lease.workflow_id, take_over=True)
                 run.stands_for = data.attempt
-                copy = run.copies.of(data)
-                await self.mirror.save(lease.workflow_id, run.marked(attrs.evolve(copy, attempt=lease.attempt)))
+                copy = run.copier.of(data)
+                await self.mirror.save(lease.workflow_id, run.mark(attrs.evolve(copy, attempt=lease.attempt)))
                 run.newest = data
-                self._later.progress += 1  # it may take long to catch up
+                self._jobs.progress += 1  # it may take long to catch up
         except BaseException:
             with suppress(FlowckptError):  # so that the run can be resumed in the mirror, or by a later save
                 await release_lease(self.mirror, lease)
@@ -280,10 +282,10 @@ class MirroredStore(StoreBase):
         except RunLockedError:  # by the previous owner of the run, or by a process that resumed it in the mirror
             if run.newest is None:
                 await self._refuse_same_place(workflow_id)
-            await self._missing(workflow_id, await self.mirror.load_latest(workflow_id), latest, run.known)
+            await self._find_missing(workflow_id, await self.mirror.load_latest(workflow_id), latest, run.known)
             lease = await self.mirror.acquire(workflow_id, take_over=True)
         try:
-            missing = await self._missing(workflow_id, lease.latest, latest, run.known)
+            missing = await self._find_missing(workflow_id, lease.latest, latest, run.known)
             is_later = (
                 lease.latest is not None and bool(missing) and _generation(missing[0]) > _generation(lease.latest)
             )
@@ -291,9 +293,11 @@ class MirroredStore(StoreBase):
                 await release_lease(self.mirror, lease)
                 if is_later:
                     await self.mirror.clear(workflow_id)  # of an earlier generation, which the primary has removed
-                await self.mirror.receive_run(workflow_id, WholeRun(workflow_id, [*map(run.marked, missing)]).afresh)
+                await self.mirror.receive_run(
+                    workflow_id, WholeRun(workflow_id, [*map(run.mark, missing)]).copy_checkpoints
+                )
                 lease = await self.mirror.acquire(workflow_id)
-            run.stands_for, run.copies = 0, Copies()
+            run.stands_for, run.copier = 0, CheckpointCopier()
             run.newest = lease.latest
             await self._append(run, lease, missing)
         except BaseException:
@@ -301,7 +305,7 @@ class MirroredStore(StoreBase):
                 await release_lease(self.mirror, lease)
             raise
 
-    async def _missing(
+    async def _find_missing(
         self, workflow_id: str, there: CheckpointData | None, latest: CheckpointData | None, known: int = 0
     ) -> Sequence[CheckpointData]:
         """Return the checkpoints that the mirror lacks, oldest first.
@@ -317,35 +321,35 @@ class MirroredStore(StoreBase):
         """
         if there is not None and latest is not None and _is_same(there, latest):
             return ()
-        found: Sequence[CheckpointData] = ()
+        checkpoints: Sequence[CheckpointData] = ()
         if latest is not None:
             is_whole = self.primary.has(Ability.ATTEMPTS)
-            found = (await read_whole_run(self.primary, workflow_id)).checkpoints if is_whole else (latest,)
+            checkpoints = (await read_whole_run(self.primary, workflow_id)).checkpoints if is_whole else (latest,)
         if there is None:
-            return found
-        later = [data for data in found if data.sequence >= there.sequence]
+            return checkpoints
+        later = [data for data in checkpoints if data.sequence >= there.sequence]
         if later and _is_same(later[0], there):
             return later[1:]
         if later and later[0].sequence > there.sequence and _follows(later[0], there):
             return later
         if latest is not None and latest.sequence < there.sequence <= known and _continues(there, latest):
             return ()
-        raise self._difference(workflow_id, there, latest)
+        raise self._difference_error(workflow_id, there, latest)
 
-    def _difference(self, workflow_id: str, there: CheckpointData, latest: CheckpointData | None) -> MirrorError:
+    def _difference_error(self, workflow_id: str, there: CheckpointData, latest: CheckpointData | None) -> MirrorError:
         name, here, first = shell_word(workflow_id), "does not have the run", ""
         if latest is not None:
-            here = f"has another history, up to {_newest(latest)}"
+            here = f"has another history, up to {_describe_newest(latest)}"
             if _generation(latest) > _generation(there):
                 here += f" (or it was resumed more than {MOST_RESUMES} times without its mirror)"
             first = f"'flowckpt store clear {name}', then "
         return MirrorError(
             workflow_id,
-            store=_name(self.primary),
-            mirror=_name(self.mirror),
-            detail=f"it has the run up to {_newest(there)}, and the store {here}; nothing was changed in the mirror",
-            remedy=f"To use the run of the mirror: {first}'{_copy_back(name, self.mirror, self.primary)}'. To give it up: "
-            f"'flowckpt store clear {name} --store {_word(self.mirror, 'MIRROR')}'. Or use another run id.",
+            store=_format_store(self.primary),
+            mirror=_format_store(self.mirror),
+            detail=f"it has the run up to {_describe_newest(there)}, and the store {here}; nothing was changed in the mirror",
+            remedy=f"To use the run of the mirror: {first}'{_copy_back_command(name, self.mirror, self.primary)}'. To give it up: "
+            f"'flowckpt store clear {name} --store {_format_option(self.mirror, 'MIRROR')}'. Or use another run id.",
             differs=True,
         )
 
@@ -357,7 +361,7 @@ class MirroredStore(StoreBase):
             and owner == await self.mirror.owner(workflow_id)
             and self.primary.kind == self.mirror.kind
         ):
-            raise _same_place(self.mirror)
+            raise _same_place_error(self.mirror)
 
     # --- in the background ----------------------------------------------------------------------------------------
 
@@ -366,7 +370,7 @@ class MirroredStore(StoreBase):
     ) -> None:
         """Bring the mirror level, unless it failed just before; report a failure once."""
         if workflow_id in self._differing or (self._clock.elapsed_ns() < self._retry_ns and not is_last):
-            await self._let_go(run)
+            await self._release_mirror(run)
             return
         try:
             await self._take(workflow_id, run, data)
@@ -376,10 +380,10 @@ class MirroredStore(StoreBase):
             ):  # the primary has continued; a later try reads again, or the last one
                 _log.info("run %s changed while its mirror read it: %s", workflow_id, error)
             else:
-                self._report(workflow_id, self._refusal(workflow_id, error))
+                self._report(workflow_id, self._mirror_error(workflow_id, error))
             return
         if self._pause_seconds:
-            _log.info("the mirror %s takes checkpoints again", _name(self.mirror))
+            _log.info("the mirror %s takes checkpoints again", _format_store(self.mirror))
         self._pause_seconds, self._retry_ns, self._look_again_ns, self._is_reported = 0.0, 0, 0, False
 
     def _report(self, workflow_id: str, error: FlowckptError) -> None:
@@ -403,11 +407,11 @@ class MirroredStore(StoreBase):
         async def finish() -> None:
             if run.lease is None or run.has_skipped:
                 await self._try(workflow_id, run, None, is_last=True)
-            await self._let_go(run)
+            await self._release_mirror(run)
 
-        if not await self._later.done(finish):
+        if not await self._jobs.done(finish):
             text = "the mirror %s has not taken the last checkpoints of run %s yet; it catches up at a later save or resume"
-            self._report_once(text, _name(self.mirror), workflow_id)
+            self._report_once(text, _format_store(self.mirror), workflow_id)
 
     # --- owners ---------------------------------------------------------------------------------------------------
 
@@ -447,7 +451,7 @@ class MirroredStore(StoreBase):
             return None
 
         try:
-            answer = self._looks.run(read_latest)
+            answer = self._lookups.run(read_latest)
         except CheckpointStorageError:
             _log.warning("no thread can be started; run %s starts without checking its mirror", workflow_id)
             return
@@ -455,11 +459,11 @@ class MirroredStore(StoreBase):
         if not answer.done():
             if self._clock.elapsed_ns() >= self._look_again_ns:  # of runs that start together, only the first one warns
                 text = "the mirror %s does not answer; run %s starts without checking it"
-                _log.warning(text, _name(self.mirror), workflow_id)
+                _log.warning(text, _format_store(self.mirror), workflow_id)
             self._is_reported = True
             self._look_again_ns = self._clock.elapsed_ns() + int(_LONGEST_PAUSE_SECONDS * 1e9)
-        elif (found := answer.result()) is not None:
-            raise self._difference(workflow_id, found, None)
+        elif (latest := answer.result()) is not None:
+            raise self._difference_error(workflow_id, latest, None)
 
     async def begin_generation(self, workflow_id: str, *, token: str = "") -> Lease:
         """Claim the next attempt in the primary; see `StoreBase.begin_generation`."""
@@ -475,9 +479,9 @@ class MirroredStore(StoreBase):
         if run is None or (token and run.owner not in ("", token)):
             return
         del self._runs[workflow_id]
-        await (self._let_go(run) if self._fails_with_mirror else self._finish(workflow_id, run))
+        await (self._release_mirror(run) if self._fails_with_mirror else self._finish(workflow_id, run))
 
-    async def _let_go(self, run: _MirroredRun) -> None:
+    async def _release_mirror(self, run: _MirroredRun) -> None:
         async with run.one_at_a_time:
             lease, run.lease = run.lease, None
             if lease is not None:
@@ -517,24 +521,24 @@ class MirroredStore(StoreBase):
         """
         run = self._runs.pop(workflow_id, None)
         if run is not None:
-            await (self._let_go(run) if self._fails_with_mirror else self._finish(workflow_id, run))
+            await (self._release_mirror(run) if self._fails_with_mirror else self._finish(workflow_id, run))
         try:
             if self._fails_with_mirror:
                 await self._clear_mirror(workflow_id)
-            elif not await self._later.done(partial(self._clear_mirror, workflow_id)):
+            elif not await self._jobs.done(partial(self._clear_mirror, workflow_id)):
                 raise CheckpointStorageError("it does not answer")
         except FlowckptError as error:
             if self._fails_with_mirror:
-                raise self._refusal(workflow_id, error) from error
-            _log.warning("the mirror %s may keep run %s: %s", _name(self.mirror), workflow_id, error.message)
+                raise self._mirror_error(workflow_id, error) from error
+            _log.warning("the mirror %s may keep run %s: %s", _format_store(self.mirror), workflow_id, error.message)
         await self.primary.clear(workflow_id)  # last, so that a second call finishes an interrupted one
 
     async def _clear_mirror(self, workflow_id: str) -> None:
         there = await self.mirror.load_latest(workflow_id)
         try:
-            await self._missing(workflow_id, there, await self.primary.load_latest(workflow_id))
+            await self._find_missing(workflow_id, there, await self.primary.load_latest(workflow_id))
         except FlowckptError as error:  # it has another history, or the primary's history is unreadable
-            _log.warning("the mirror %s keeps run %s: %s", _name(self.mirror), workflow_id, error.message)
+            _log.warning("the mirror %s keeps run %s: %s", _format_store(self.mirror), workflow_id, error.message)
         else:
             await self.mirror.clear(workflow_id)
 
@@ -563,9 +567,9 @@ class MirroredStore(StoreBase):
         try:
             await self._take(workflow_id, run, None)
         except Exception as error:
-            raise self._refusal(workflow_id, error) from error
+            raise self._mirror_error(workflow_id, error) from error
         finally:
-            await self._let_go(run)
+            await self._release_mirror(run)
 
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
         """Check the primary, and whether the mirror is level; see `StoreBase.check`."""
@@ -573,28 +577,28 @@ class MirroredStore(StoreBase):
         runs = sorted({each.workflow_id for each in findings if each.workflow_id})
         compared: list[Finding] = []
         for each in runs:
-            found = await self._compared(each)
-            compared += [] if found is None else [found]
-            if found is not None and found.severity == "failed":
+            finding = await self._compare(each)
+            compared += [] if finding is None else [finding]
+            if finding is not None and finding.severity == "failed":
                 break  # each further run would wait as long
         return [*findings, *compared]
 
-    async def _compared(self, workflow_id: str) -> Finding | None:
+    async def _compare(self, workflow_id: str) -> Finding | None:
         """Return how the mirror of a run differs, and what to do; None if it is level."""
-        name, mirror = shell_word(workflow_id), _name(self.mirror)
+        name, mirror = shell_word(workflow_id), _format_store(self.mirror)
         try:
             there = await self.mirror.load_latest(workflow_id)
         except FlowckptError as error:
             return Finding(workflow_id, "failed", f"the mirror {mirror} cannot be read: {error.message}")
         try:
-            missing = await self._missing(workflow_id, there, await self.primary.load_latest(workflow_id))
+            missing = await self._find_missing(workflow_id, there, await self.primary.load_latest(workflow_id))
         except MirrorError as error:
             return Finding(workflow_id, "corrupt", str(error))
         except CheckpointCorruptedError:
             if there is None:
                 return None
             has = f"the mirror {mirror} has the run up to checkpoint {there.checkpoint_id!r}"
-            way = f"'flowckpt store clear {name}', then '{_copy_back(name, self.mirror, self.primary)}', takes it from there"
+            way = f"'flowckpt store clear {name}', then '{_copy_back_command(name, self.mirror, self.primary)}', takes it from there"
             return Finding(workflow_id, "notice", f"{has}; {way}")
         except FlowckptError:
             return None  # the findings of the primary have it
@@ -618,7 +622,7 @@ _ANSWERED_BY_THE_PRIMARY = tuple(
 )
 
 
-class _Later:
+class _JobQueue:
     """Runs jobs one after the other, on a thread that ends when no job is left.
 
     Attributes:
@@ -738,24 +742,24 @@ def _continues(later: CheckpointData, earlier: CheckpointData) -> bool:
     return later.reason is not Reason.CONTINUED and as_view(later.step_results).continues(as_view(earlier.step_results))
 
 
-def _newest(data: CheckpointData) -> str:
+def _describe_newest(data: CheckpointData) -> str:
     number = _generation(data)
     which = f" of generation {number}," if number > 1 else " of"
     return f"checkpoint {data.checkpoint_id!r}{which} {data.saved_at:%Y-%m-%d %H:%M:%S}"
 
 
-def _name(store: StoreBase) -> str:
+def _format_store(store: StoreBase) -> str:
     """Return the name of a store as its user gave it."""
     return store.spec or repr(store)
 
 
-def _word(store: StoreBase, otherwise: str) -> str:
+def _format_option(store: StoreBase, otherwise: str) -> str:
     """Return the value of `--store` for a store; a placeholder if it is unknown or contains a secret."""
     return shell_word(store.spec) if store.spec and "***" not in store.spec else otherwise
 
 
-def _copy_back(name: str, mirror: StoreBase, primary: StoreBase) -> str:
-    return f"flowckpt copy {name} --store {_word(mirror, 'MIRROR')} --to {_word(primary, 'STORE')}"
+def _copy_back_command(name: str, mirror: StoreBase, primary: StoreBase) -> str:
+    return f"flowckpt copy {name} --store {_format_option(mirror, 'MIRROR')} --to {_format_option(primary, 'STORE')}"
 
 
 def _is_same_place(one: StoreBase, other: StoreBase) -> bool:
@@ -765,9 +769,9 @@ def _is_same_place(one: StoreBase, other: StoreBase) -> bool:
     return bool(os.path.realpath(here) == os.path.realpath(there))
 
 
-def _same_place(mirror: StoreBase) -> SettingError:
+def _same_place_error(mirror: StoreBase) -> SettingError:
     return SettingError(
-        f"the mirror {_name(mirror)} is the store itself",
+        f"the mirror {_format_store(mirror)} is the store itself",
         setting="mirror",
         remedy="Name another place, or omit the mirror.",
     )

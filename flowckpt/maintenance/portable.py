@@ -134,7 +134,7 @@ def end_line(counts: Counts, sha256: str, key: Key | None = None) -> bytes:
     return _line({"end": {**end, "key": key.id, "mac": mac.hex()}})
 
 
-def signing_key(line: bytes, unsigned: bytes) -> str | None:
+def find_signing_key(line: bytes, unsigned: bytes) -> str | None:
     """Return the id of the key that signed a last line, or "" if it is unsigned; None if it is not such a line.
 
     Args:
@@ -147,12 +147,12 @@ def signing_key(line: bytes, unsigned: bytes) -> str | None:
     return None if match is None else match[1].decode()
 
 
-def result_in(line: bytes) -> bytes | None:
+def parse_result(line: bytes) -> bytes | None:
     """Return the canonical bytes of a result's line; None if it is another one."""
     return line[len(_RESULT_PREFIX) : -1] if line.startswith(_RESULT_PREFIX) and line.endswith(b"}") else None
 
 
-def blob_in(line: bytes) -> tuple[str, int, int] | None:
+def parse_blob(line: bytes) -> tuple[str, int, int] | None:
     """Return digest and size of a large value, and where its content begins in the line; None if it is another one."""
     match = _BLOB.match(line)
     return None if match is None else (match[1].decode(), int(match[2]), match.end())
@@ -167,10 +167,10 @@ def is_run(first_line: bytes) -> bool:
     if not first_line.startswith(b"{"):
         return False
     try:
-        found = json.loads(first_line)
+        document = json.loads(first_line)
     except (ValueError, RecursionError):
         return False
-    return isinstance(found, dict) and "flowckpt" in found
+    return isinstance(document, dict) and "flowckpt" in document
 
 
 # How far an import goes with a file that anybody may have made.
@@ -184,7 +184,7 @@ RATIO_FROM = 16 * MIB
 """Up to so many bytes, a compressed file may be of any ratio."""
 
 
-def _at_least_one(_: object, attribute: attrs.Attribute[int], value: int) -> None:
+def _check_at_least_one(_: object, attribute: attrs.Attribute[int], value: int) -> None:
     if type(value) is not int or value < 1:
         raise ValueError(f"{attribute.name} must be a whole number of at least 1, got {value!r}")
 
@@ -201,11 +201,11 @@ class ImportLimits:
         max_ratio: the largest ratio of content to compressed file.
     """
 
-    max_bytes: int = attrs.field(default=64 * 1024 * MIB, validator=_at_least_one)
-    max_value_bytes: int = attrs.field(default=1024 * MIB, validator=_at_least_one)
-    max_records: int = attrs.field(default=10_000_000, validator=_at_least_one)
-    max_attempts: int = attrs.field(default=10_000, validator=_at_least_one)
-    max_ratio: int = attrs.field(default=200, validator=_at_least_one)
+    max_bytes: int = attrs.field(default=64 * 1024 * MIB, validator=_check_at_least_one)
+    max_value_bytes: int = attrs.field(default=1024 * MIB, validator=_check_at_least_one)
+    max_records: int = attrs.field(default=10_000_000, validator=_check_at_least_one)
+    max_attempts: int = attrs.field(default=10_000, validator=_check_at_least_one)
+    max_ratio: int = attrs.field(default=200, validator=_check_at_least_one)
 
 
 # JSON from anybody: parsed to a tree that every store can hold and every reader can read again, or refused.
@@ -214,29 +214,31 @@ class ImportLimits:
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) < len(pairs):
         keys = [key for key, _ in pairs]
         raise MalformedError(f"the key {next(key for key in keys if keys.count(key) > 1)!r:.60} stands there twice")
-    return found
+    return document
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise MalformedError(f"the number {text:.40} is too large")
     return value
 
 
-def _no_constant(text: str) -> Any:
+def _refuse_constant(text: str) -> Any:
     raise MalformedError(f"{text} is not JSON")
 
 
-_decode = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=_no_constant).decode
+_decode = json.JSONDecoder(
+    object_pairs_hook=_refuse_duplicates, parse_float=_parse_finite, parse_constant=_refuse_constant
+).decode
 
 
-def strict_json(text: bytes) -> Json:
+def parse_strict_json(text: bytes) -> Json:
     """Parse JSON: UTF-8, no key twice, no NaN, no number beyond what a float holds, not too deep.
 
     Raises:

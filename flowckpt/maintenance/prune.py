@@ -33,7 +33,7 @@ from flowckpt.maintenance.retention import (
     ALL_IN_THE_NEWEST,
     Resting,
     Retention,
-    count_of,
+    check_count,
     removable,
 )
 from flowckpt.stores.adapted import adapt
@@ -104,7 +104,7 @@ class PruneReport:
 
 
 @attrs.frozen
-class _Which:
+class _Conditions:
     """The conditions for removing a run, all of which must hold."""
 
     keep: int
@@ -146,10 +146,10 @@ async def prune(
     """
     store = adapt(store)
     remedy = "Write how many of the newest runs of each workflow are to stay."
-    which = _Which(
-        check_number(0 if keep is None else keep, "keep", remedy, least=0) or 0,
+    conditions = _Conditions(
+        checked_number(0 if keep is None else keep, "keep", remedy, least=0) or 0,
         None if older_than is None else age_of(older_than, "older_than"),
-        _checked_statuses(statuses),
+        _check_statuses(statuses),
         workflow,
     )
     report = PruneReport()
@@ -162,7 +162,7 @@ async def prune(
         await store.tidy()
     if keep is not None or older_than is not None:
         now, report.matched = (clock or SystemClock()).now(), 0
-        async for batch in _in_batches(_runs_to_remove(store, which, now, report)):
+        async for batch in _split_into_batches(_select_runs(store, conditions, now, report)):
             await _remove(store, batch, report, on_run, is_dry_run=is_dry_run)
     if not is_dry_run:
         await _compact_all(store, report)
@@ -170,23 +170,23 @@ async def prune(
     return report
 
 
-async def _runs_to_remove(
-    store: StoreBase, which: _Which, now: datetime, report: PruneReport
+async def _select_runs(
+    store: StoreBase, conditions: _Conditions, now: datetime, report: PruneReport
 ) -> AsyncIterator[RunInfo]:
-    kept: Counter[str] = Counter()
-    async for info in _newest_first(store):
-        if info.status not in which.statuses or which.workflow not in (None, info.workflow_name):
+    counts: Counter[str] = Counter()
+    async for info in _iterate_newest_first(store):
+        if info.status not in conditions.statuses or conditions.workflow not in (None, info.workflow_name):
             continue
         report.matched = (report.matched or 0) + 1
-        if kept[info.workflow_name] < which.keep:
-            kept[info.workflow_name] += info.owner is not None or await _is_proved(store, info, which, report)
+        if counts[info.workflow_name] < conditions.keep:
+            counts[info.workflow_name] += info.owner is not None or await _is_verified(store, info, conditions, report)
             continue
-        is_old = which.older_than is None or now - info.updated_at > which.older_than
-        if is_old and info.owner is None and await _is_proved(store, info, which, report):
+        is_old = conditions.older_than is None or now - info.updated_at > conditions.older_than
+        if is_old and info.owner is None and await _is_verified(store, info, conditions, report):
             yield info
 
 
-async def _is_proved(store: StoreBase, info: RunInfo, which: _Which, report: PruneReport) -> bool:
+async def _is_verified(store: StoreBase, info: RunInfo, conditions: _Conditions, report: PruneReport) -> bool:
     """Return whether the verified record of a run matches the list; otherwise report the run as unreadable.
 
     A list reads one line or row of a run: one changed byte there must not remove a run or make it count as the newest.
@@ -195,7 +195,7 @@ async def _is_proved(store: StoreBase, info: RunInfo, which: _Which, report: Pru
     try:
         newest = await store.load_latest(workflow_id)
         oldest = None
-        if which.keep and newest is not None:
+        if conditions.keep and newest is not None:
             oldest = min(await store.list_checkpoints(workflow_id), key=lambda each: each.sequence, default=None)
         field = "" if newest is None else info.contradicted_by(newest, oldest)
         if newest is not None and not field:
@@ -212,7 +212,7 @@ async def _is_proved(store: StoreBase, info: RunInfo, which: _Which, report: Pru
         return False
 
 
-async def _newest_first(store: StoreBase) -> AsyncIterator[RunInfo]:
+async def _iterate_newest_first(store: StoreBase) -> AsyncIterator[RunInfo]:
     last: RunInfo | None = None
     while page := await store.page_runs(last, _PAGE):
         for info in page:
@@ -220,7 +220,7 @@ async def _newest_first(store: StoreBase) -> AsyncIterator[RunInfo]:
         last = page[-1]
 
 
-async def _in_batches(runs: AsyncIterator[RunInfo]) -> AsyncIterator[list[RunInfo]]:
+async def _split_into_batches(runs: AsyncIterator[RunInfo]) -> AsyncIterator[list[RunInfo]]:
     batch: list[RunInfo] = []
     async for info in runs:
         batch.append(info)
@@ -276,18 +276,18 @@ async def _compact_all(store: StoreBase, report: PruneReport) -> None:
         last = page[-1]
 
 
-def _checked_statuses(statuses: Collection[Status | str]) -> frozenset[Status]:
+def _check_statuses(statuses: Collection[Status | str]) -> frozenset[Status]:
     try:
-        found = frozenset(Status(each) for each in ([statuses] if isinstance(statuses, str) else statuses))
+        chosen = frozenset(Status(each) for each in ([statuses] if isinstance(statuses, str) else statuses))
     except ValueError as error:
         raise SettingError(f"statuses: {error}", setting="statuses", remedy="Write those of Status.") from error
-    if Status.RUNNING in found:
+    if Status.RUNNING in chosen:
         raise SettingError(
             "a running run is never pruned",
             setting="statuses",
             remedy="One whose process has died is 'crashed'. Stop the other ones first.",
         )
-    return found
+    return chosen
 
 
 # Manual removal of a run's old checkpoints: selected first, and selected again while this process owns the run.
@@ -327,20 +327,20 @@ async def prune_checkpoints(
     """
     store = adapt(store)
     conditions = Retention(
-        keep_last=count_of(keep, "keep"),
+        keep_last=check_count(keep, "keep"),
         max_age=None if older_than is None else age_of(older_than, "older_than"),
-        max_bytes=count_of(max_bytes, "max_bytes"),
+        max_bytes=check_count(max_bytes, "max_bytes"),
     )
     now = (clock or SystemClock()).now()
-    found = await _checkpoints_to_remove(store, workflow_id, conditions, now)
+    selected = await _select_checkpoints(store, workflow_id, conditions, now)
     if not store.has(Ability.EVICT):
         raise SettingError(f"{store!r} cannot remove single checkpoints", setting="store", remedy="Clear whole runs.")
     if is_dry_run:
-        return [each.sequence for each in found], 0
+        return [each.sequence for each in selected], 0
     removed: list[int] = []
 
     async def remove() -> int:
-        if found:
+        if selected:
             removed.extend(each.sequence for each in await _remove_checkpoints(store, workflow_id, conditions, now))
         return await _compact(store, workflow_id)
 
@@ -373,12 +373,12 @@ async def _compact(store: StoreBase, workflow_id: str) -> int:
     except CheckpointCorruptedError as error:
         if await store.load_latest(workflow_id) is None:
             raise
-        said = "run %s was not made smaller: %s ('flowckpt store repair %s' sets the damage aside)"
-        _log.warning(said, workflow_id, error.message, shell_word(workflow_id))
+        text = "run %s was not made smaller: %s ('flowckpt store repair %s' sets the damage aside)"
+        _log.warning(text, workflow_id, error.message, shell_word(workflow_id))
         return 0
 
 
-async def _checkpoints_to_remove(
+async def _select_checkpoints(
     store: StoreBase, workflow_id: str, conditions: Retention, now: datetime
 ) -> Sequence[CheckpointRef]:
     references = await store.list_checkpoints(workflow_id)
@@ -387,14 +387,14 @@ async def _checkpoints_to_remove(
     if not conditions.has_limits:
         return ()
     pinned = await store.pinned(workflow_id)
-    resting = await _resting_of(store, workflow_id)
-    found = removable(references, conditions, now, pinned=pinned, resting=resting, must_pass_all=True)
-    if found:
+    resting = await _find_resting(store, workflow_id)
+    selected = removable(references, conditions, now, pinned=pinned, resting=resting, must_pass_all=True)
+    if selected:
         await check_references(store, workflow_id, references)
-    return found
+    return selected
 
 
-async def _resting_of(store: StoreBase, workflow_id: str) -> Resting:
+async def _find_resting(store: StoreBase, workflow_id: str) -> Resting:
     latest = await store.load_latest(workflow_id)
     if latest is None or not is_task(latest):
         return ALL_IN_THE_NEWEST
@@ -408,9 +408,9 @@ async def _remove_checkpoints(
     """Remove checkpoints, selected again while nothing else can change the run; return them."""
     lease = await store.acquire(workflow_id)
     try:
-        found = await _checkpoints_to_remove(store, workflow_id, conditions, now)
-        if found:
-            await store.delete_sequences(workflow_id, [each.sequence for each in found])
+        selected = await _select_checkpoints(store, workflow_id, conditions, now)
+        if selected:
+            await store.delete_sequences(workflow_id, [each.sequence for each in selected])
     finally:
         await release_lease(store, lease)
-    return found
+    return selected

@@ -121,14 +121,14 @@ async def find_due_runs(store: StoreBase, clock: Clock, *, workflows: Collection
         SettingError: the store cannot list its runs.
         CheckpointStorageError: the medium failed.
     """
-    found = []
+    runs = []
     for info in await runs_of_status(store, RECOVERED_STATUSES):
         if workflows and info.workflow_name not in workflows:
             continue
-        due = await _look_at(store, info, clock.now())
+        due = await _check_due(store, info, clock.now())
         if due is not None:
-            found.append(due)
-    return sorted(found, key=lambda due: due.info.updated_at)
+            runs.append(due)
+    return sorted(runs, key=lambda due: due.info.updated_at)
 
 
 async def find_due_run(store: StoreBase, clock: Clock, run: DueRun) -> DueRun | None:
@@ -136,10 +136,10 @@ async def find_due_run(store: StoreBase, clock: Clock, run: DueRun) -> DueRun | 
     info = await store.describe_run(run.workflow_id)
     if info is None or info.attempt != run.info.attempt or info.status not in RECOVERED_STATUSES:
         return None
-    return await _look_at(store, info, clock.now())
+    return await _check_due(store, info, clock.now())
 
 
-async def _look_at(store: StoreBase, info: RunInfo, now: datetime) -> DueRun | None:
+async def _check_due(store: StoreBase, info: RunInfo, now: datetime) -> DueRun | None:
     """Return why a run is due, or its damage; other runs are unaffected."""
     try:
         waits = info.waits
@@ -164,8 +164,8 @@ async def _is_signalled(store: StoreBase, info: RunInfo, waits: Sequence[Wait]) 
         return False
     taken = info.metadata.get(TAKEN, ())
     messages = sent_to(info.metadata, await store.signals(info.workflow_id))
-    found = [signal for signal in messages if signal.signal_id not in taken]
-    return any(signal.ends(wait) for signal in found for wait in waits)
+    pending = [signal for signal in messages if signal.signal_id not in taken]
+    return any(signal.ends(wait) for signal in pending for wait in waits)
 
 
 # A claim that reserves a run while the process that will resume it starts, so that only one recoverer starts one.
@@ -182,13 +182,13 @@ class ClaimedRun:
 
     store: StoreBase
     workflow_id: str
-    _is_kept: bool = True
+    _is_held: bool = True
 
-    async def give_up(self) -> None:
+    async def release(self) -> None:
         """Release the run, at most once. The claim leaves no trace."""
-        if self._is_kept:
+        if self._is_held:
             await finish_despite_cancel(self.store.release(self.workflow_id))
-        self._is_kept = False
+        self._is_held = False
 
 
 @asynccontextmanager
@@ -208,12 +208,12 @@ async def claim_run(store: StoreBase, run: DueRun) -> AsyncGenerator[ClaimedRun 
     except RunLockedError:
         yield None
         return
-    keeping = ClaimedRun(store, run.workflow_id)
+    claim = ClaimedRun(store, run.workflow_id)
     try:
         is_as_it_stood = lease.latest is not None and lease.latest.attempt == run.info.attempt
-        yield keeping if is_as_it_stood else None
+        yield claim if is_as_it_stood else None
     finally:
-        await keeping.give_up()
+        await claim.release()
 
 
 # A note among the messages of a run whose resume stopped to ask a person: the run is listed as stale, and reported once.
@@ -389,7 +389,7 @@ class Pauses:
         if (
             pause is None or pause.note
         ):  # otherwise no process was started, because something is missing on this machine
-            pause, _ = await self._recorded(run.info)
+            pause, _ = await self._read_pause(run.info)
         if pause is None or self._now() >= self._until[run.workflow_id, pause.note]:
             return True
         return not pause.has_died and pause.state != _state(run)
@@ -408,7 +408,7 @@ class Pauses:
         Raises:
             FlowckptError: it cannot be recorded.
         """
-        count, (_, older) = await self._next(run), await self._recorded(run.info)
+        count, (_, older) = await self._next_count(run), await self._read_pause(run.info)
         await self._write(run, count, has_died=True, older=older)
 
     async def end(self, run: DueRun, *, has_died: bool) -> None:
@@ -419,13 +419,13 @@ class Pauses:
         Raises:
             FlowckptError: it cannot be recorded.
         """
-        begun = self._own.get(run.workflow_id)
-        recorded, older = await self._recorded(run.info)
-        if begun is not None and begun.note:
-            if recorded is not None and recorded.note != begun.note:
+        started = self._own.get(run.workflow_id)
+        recorded, older = await self._read_pause(run.info)
+        if started is not None and started.note:
+            if recorded is not None and recorded.note != started.note:
                 return
-            older = [begun.note]  # no later messages
-        await self._write(run, 1 if begun is None else begun.count, has_died=has_died, older=older)
+            older = [started.note]  # no later messages
+        await self._write(run, 1 if started is None else started.count, has_died=has_died, older=older)
 
     def leave(self, run: DueRun) -> None:
         """Note that this recoverer cannot resume the run; others are unaffected."""
@@ -442,10 +442,10 @@ class Pauses:
         self._own.pop(workflow_id, None)
         await _remove_notes(self.store, workflow_id, WaitKind.RECOVERY)
 
-    async def _next(self, run: DueRun) -> int:
+    async def _next_count(self, run: DueRun) -> int:
         before = self._own.get(run.workflow_id)
         if before is None or before.note:
-            before, _ = await self._recorded(run.info)
+            before, _ = await self._read_pause(run.info)
         is_again = before is not None and (before.has_died or before.state == _state(run))
         return before.count + 1 if before is not None and is_again else 1
 
@@ -470,23 +470,23 @@ class Pauses:
         self._own[workflow_id] = pause
         self._until[workflow_id, pause.note] = self._now() + pause.seconds
 
-    async def _recorded(self, info: RunInfo) -> tuple[Pause | None, list[str]]:
+    async def _read_pause(self, info: RunInfo) -> tuple[Pause | None, list[str]]:
         """Return the longest recorded pause of a run, and the ids of all messages that record one."""
         workflow_id = info.workflow_id
         if not self.store.has(Ability.SIGNALS):
             return self._own.get(workflow_id), []
         messages = {each.signal_id: each for each in sent_to(info.metadata, await self.store.signals(workflow_id))}
-        found = [pause for each in messages.values() if (pause := Pause.of(each)) is not None]
-        if not found:
+        pauses = [pause for each in messages.values() if (pause := Pause.of(each)) is not None]
+        if not pauses:
             return None, []
-        pause = max(found, key=lambda each: (each.count, messages[each.note].sent_at))
+        pause = max(pauses, key=lambda each: (each.count, messages[each.note].sent_at))
         if (workflow_id, pause.note) not in self._until:
             seconds = pause.seconds
             if not self._has_looked:
                 gone = (self.clock.now() - messages[pause.note].sent_at).total_seconds()
                 seconds = min(seconds, max(0.0, seconds - gone))
             self._until[workflow_id, pause.note] = self._now() + seconds
-        return pause, [each.note for each in found]
+        return pause, [each.note for each in pauses]
 
     def _now(self) -> float:
         return self.clock.elapsed_ns() / 1e9

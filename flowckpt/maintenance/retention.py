@@ -27,7 +27,7 @@ class OnSuccess(StrEnum):
     """The run is removed completely, unless one of its checkpoints is pinned."""
 
 
-def count_of(value: object, setting: str) -> int | None:
+def check_count(value: object, setting: str) -> int | None:
     """Return a number of at least 1, or None for no limit.
 
     Raises:
@@ -37,23 +37,23 @@ def count_of(value: object, setting: str) -> int | None:
     return check_number(value, setting, remedy, is_optional=True)
 
 
-def _keep_last(value: int | None) -> int | None:
-    return count_of(value, "keep_last")
+def _check_keep_last(value: int | None) -> int | None:
+    return check_count(value, "keep_last")
 
 
-def _keep_generations(value: int | None) -> int | None:
-    return count_of(value, "keep_generations")
+def _check_keep_generations(value: int | None) -> int | None:
+    return check_count(value, "keep_generations")
 
 
-def _max_bytes(value: int | None) -> int | None:
-    return count_of(value, "max_bytes")
+def _check_max_bytes(value: int | None) -> int | None:
+    return check_count(value, "max_bytes")
 
 
-def _max_age(value: timedelta | float | str | None) -> timedelta | None:
+def _check_max_age(value: timedelta | float | str | None) -> timedelta | None:
     return None if value is None else age_of(value, "max_age")
 
 
-def _on_success(value: object) -> OnSuccess:
+def _check_on_success(value: object) -> OnSuccess:
     if value in tuple(OnSuccess):
         return OnSuccess(str(value))
     raise SettingError(
@@ -63,7 +63,7 @@ def _on_success(value: object) -> OnSuccess:
     )
 
 
-def _ids(value: Iterable[str]) -> frozenset[str]:
+def _check_pinned(value: Iterable[str]) -> frozenset[str]:
     if isinstance(value, str) or not all(isinstance(each, str) for each in value):
         raise SettingError(
             f"pinned is a collection of checkpoint ids, not {value!r:.80}",
@@ -92,12 +92,12 @@ class Retention(FieldEquality):
         SettingError: a value is out of its range.
     """
 
-    keep_last: int | None = attrs.field(default=None, converter=_keep_last)
-    max_age: timedelta | None = attrs.field(default=None, converter=_max_age)
-    max_bytes: int | None = attrs.field(default=None, converter=_max_bytes)
-    pinned: frozenset[str] = attrs.field(default=frozenset(), converter=_ids)
-    on_success: OnSuccess = attrs.field(default=OnSuccess.KEEP, converter=_on_success)
-    keep_generations: int | None = attrs.field(default=KEPT, converter=_keep_generations)
+    keep_last: int | None = attrs.field(default=None, converter=_check_keep_last)
+    max_age: timedelta | None = attrs.field(default=None, converter=_check_max_age)
+    max_bytes: int | None = attrs.field(default=None, converter=_check_max_bytes)
+    pinned: frozenset[str] = attrs.field(default=frozenset(), converter=_check_pinned)
+    on_success: OnSuccess = attrs.field(default=OnSuccess.KEEP, converter=_check_on_success)
+    keep_generations: int | None = attrs.field(default=KEPT, converter=_check_keep_generations)
 
     @property
     def has_limits(self) -> bool:
@@ -108,12 +108,12 @@ class Retention(FieldEquality):
 ONLY_THE_LAST = Retention(keep_last=1)
 
 
-def read_retention(said: Callable[[str], Any]) -> Retention | None:
+def read_retention(setting: Callable[[str], Any]) -> Retention | None:
     """Return the retention of the settings, or None."""
-    found = Retention(
-        **{name: said(name) for name in ("keep_last", "max_age", "max_bytes", "on_success", "keep_generations")}
+    retention = Retention(
+        **{name: setting(name) for name in ("keep_last", "max_age", "max_bytes", "on_success", "keep_generations")}
     )
-    return None if found == Retention() else found
+    return None if retention == Retention() else retention
 
 
 def check_retention(value: Any) -> Retention:
@@ -165,7 +165,7 @@ def removable(
         must_pass_all: whether a checkpoint must exceed every limit given, as for `prune`, rather than any.
     """
     newest_first = sorted(references, key=lambda each: each.sequence, reverse=True)
-    safe = protected(newest_first, retention, pinned) | resting.needed
+    safe = find_protected(newest_first, retention, pinned) | resting.needed
     decide = all if must_pass_all else any
     room = retention.max_bytes
     if room is not None:
@@ -176,20 +176,20 @@ def removable(
         place, newer = newer, newer + (resting.counted is None or each.sequence in resting.counted)
         if each.sequence in safe:
             continue
-        passed = []
+        exceeded = []
         if retention.keep_last is not None:
-            passed.append(place >= retention.keep_last)
+            exceeded.append(place >= retention.keep_last)
         if retention.max_age is not None:
-            passed.append(now - each.saved_at > retention.max_age)
+            exceeded.append(now - each.saved_at > retention.max_age)
         if room is not None:
             room -= each.size
-            passed.append(room < 0)
-        if passed and decide(passed):
+            exceeded.append(room < 0)
+        if exceeded and decide(exceeded):
             gone.append(each)
     return gone[::-1]
 
 
-def protected(newest_first: Sequence[CheckpointRef], retention: Retention, pinned: Collection[int]) -> set[int]:
+def find_protected(newest_first: Sequence[CheckpointRef], retention: Retention, pinned: Collection[int]) -> set[int]:
     """Return the sequences that no limit removes: the newest, the newest verified one, and pinned ones."""
     safe = {each.sequence for each in newest_first[:1]}
     safe |= {

@@ -37,35 +37,35 @@ def public_id(task_id: str, local_id: str) -> str:
     return f"{task_id}@{local_id}"
 
 
-def split_id(given: object, setting: str) -> tuple[str, str]:
+def split_id(public: object, setting: str) -> tuple[str, str]:
     """Return the task and the id in the store.
 
     Args:
-        given: an id that a manager returned; for an id without a task, the task is empty.
+        public: an id that a manager returned; for an id without a task, the task is empty.
         setting: the name of the argument, for errors.
 
     Raises:
         SettingError: it is not a text, or the id of a step lacks a task.
     """
-    if setting == "step_id" and isinstance(given, str) and "@" not in given:
+    if setting == "step_id" and isinstance(public, str) and "@" not in public:
         raise SettingError(
-            f"step_id is {given!r:.80}, and the id of a step is written TASK@STEP",
+            f"step_id is {public!r:.80}, and the id of a step is written TASK@STEP",
             setting=setting,
             remedy="Give the id that begin_step returned.",
         )
-    if not isinstance(given, str):
+    if not isinstance(public, str):
         raise SettingError(
-            f"{setting} is {given!r:.80} ({type(given).__name__}), not the text of an id",
+            f"{setting} is {public!r:.80} ({type(public).__name__}), not the text of an id",
             setting=setting,
             remedy="Give the id that the manager returned.",
         )
-    task_id, _, local_id = given.rpartition("@")
+    task_id, _, local_id = public.rpartition("@")
     return task_id, local_id
 
 
-def local_part(given: str, task_id: str) -> str:
+def local_part(public: str, task_id: str) -> str:
     """Return the id in the store for an id of a known task."""
-    return given[len(task_id) + 1 :]
+    return public[len(task_id) + 1 :]
 
 
 def marker_id(path: str, sequence: int) -> str:
@@ -147,7 +147,7 @@ Migrations = Sequence[Callable[[Any], Any]]
 
 
 @attrs.frozen(eq=False)
-class _Migrated(LazyValue):
+class _MigratedState(LazyValue):
     held: Any
     migrations: Migrations
 
@@ -177,7 +177,7 @@ def migrate_state(held: Any, version: int, migrations: Migrations) -> Any:
             detail="a newer program recorded it, with a migration that is not in migrations=[…]",
             remedy="Upgrade the program.",
         )
-    return held if version == len(migrations) else _Migrated(held, migrations[version:])
+    return held if version == len(migrations) else _MigratedState(held, migrations[version:])
 
 
 # The public views of a task: begun steps, committed steps, and the point from which to continue.
@@ -267,8 +267,8 @@ class CommittedStep:
         """The outcome of its evidence at the commit; None if it was not checked."""
         if self._evidence is None:
             return PackOutcome.NO_EVIDENCE
-        said = self._evidence.get("outcome")
-        return None if said is None else PackOutcome(said)
+        outcome = self._evidence.get("outcome")
+        return None if outcome is None else PackOutcome(outcome)
 
     @property
     def verified(self) -> bool:
@@ -292,8 +292,8 @@ class CommittedStep:
             counts, checked_at = self.later.counts, self.later.at
         else:
             verdicts = (self._evidence or {}).get("verdicts", ())
-            given = Counter(str(each.get("status")) for each in verdicts)
-            counts = {"total": len(verdicts), "verified": given["verified"], "failed": given["failed"]}
+            statuses = Counter(str(each.get("status")) for each in verdicts)
+            counts = {"total": len(verdicts), "verified": statuses["verified"], "failed": statuses["failed"]}
             checked_at = self.saved_at
         total = counts["total"]
         return {
@@ -399,11 +399,11 @@ class TaskLog:
         Args:
             index: the step; -1 for the start.
         """
-        found = []
+        steps = []
         while index >= 0:
-            found.append(self.committed[index])
+            steps.append(self.committed[index])
             index = self.committed[index].after
-        return found[::-1]
+        return steps[::-1]
 
     def find_current(self) -> int:
         """Return the index of the newest step up to the head whose checkpoint the store holds; -1 for none."""
@@ -427,12 +427,12 @@ class TaskLog:
             index: the step; -1 for the start.
         """
         live = set(self.live.values())
-        found = []
+        steps = []
         while index >= 0:
             if index in live:
-                found.append(self.committed[index])
+                steps.append(self.committed[index])
             index = self.committed[index].after
-        return found
+        return steps
 
     def remaining(self, index: int) -> tuple[str, ...] | None:
         """Return the planned steps that did not lead to one; None if there is no plan.
@@ -474,12 +474,12 @@ class TaskLog:
         """
         plan = self.plan if plan is None else plan
         head = self.head if head is None else head
-        said: dict[str, Any] = {}
+        manager: dict[str, Any] = {}
         if plan is not None:
-            said["plan"] = list(plan)
+            manager["plan"] = list(plan)
         if head < len(self.committed) - 1:
-            said["head"] = head
-        return {"base_path": self.base_path, "manager": said}
+            manager["head"] = head
+        return {"base_path": self.base_path, "manager": manager}
 
     def new_path(self, checkpoint_type: str, gone: Sequence[str] = ()) -> str:
         """Return the path of the next step of a type, unique within the log.
@@ -536,8 +536,8 @@ class TaskLog:
             verified: the newest verified one, or None.
         """
         current = self.find_current()
-        found = [*self.live_steps()[:1], *([self.committed[current]] if current >= 0 else [])]
-        return found if verified is None else [*found, verified]
+        steps = [*self.live_steps()[:1], *([self.committed[current]] if current >= 0 else [])]
+        return steps if verified is None else [*steps, verified]
 
     def needed_sequences(self) -> frozenset[int]:
         """Return the sequences of the records that the task depends on: those checkpoints, and the steps in doubt.
@@ -566,12 +566,12 @@ class TaskLog:
             verified: the newest verified one, or None.
         """
         steps = self.live_steps()
-        kept = {step.id for step in self.list_needed(verified)}
+        kept_ids = {step.id for step in self.list_needed(verified)}
         for step in steps:
-            if len(kept) >= most:
+            if len(kept_ids) >= most:
                 break
-            kept.add(step.id)
-        return [step for step in reversed(steps) if step.id not in kept]
+            kept_ids.add(step.id)
+        return [step for step in reversed(steps) if step.id not in kept_ids]
 
 
 # The stored form of a task: a run with a result for each committed step, which is read back as a log.
@@ -596,22 +596,22 @@ def make_commit_result(step: CommittedStep, local_id: str, *, index: int, attemp
         attempt: the attempt that commits it.
         evidence: its claims and their answers, as recorded.
     """
-    said: dict[str, Any] = {"sequence": step.sequence, "step_id": local_part(step.step_id, step.task_id)}
-    said["saved_at"] = step.saved_at
+    output: dict[str, Any] = {"sequence": step.sequence, "step_id": local_part(step.step_id, step.task_id)}
+    output["saved_at"] = step.saved_at
     if local_id != step.path:
-        said["checkpoint_id"] = local_id
+        output["checkpoint_id"] = local_id
     if step.work_item_id is not None:
-        said["work_item_id"] = step.work_item_id
+        output["work_item_id"] = step.work_item_id
     if step.metadata:
-        said["metadata"] = dict(step.metadata)
+        output["metadata"] = dict(step.metadata)
     if step.snapshot_version:
-        said["snapshot_version"] = step.snapshot_version
+        output["snapshot_version"] = step.snapshot_version
     if step.after != index - 1:
-        said["after"] = step.after
+        output["after"] = step.after
     return StepResult(
         step.checkpoint_type,
         _STEP_TYPE,
-        output=said,
+        output=output,
         duration_ms=step.duration_ms,
         path=step.path,
         started_at=step.begun_at,
@@ -620,23 +620,23 @@ def make_commit_result(step: CommittedStep, local_id: str, *, index: int, attemp
     )
 
 
-def _committed_step(task_id: str, index: int, result: StepResult) -> CommittedStep:
-    said = result.output
+def _read_committed_step(task_id: str, index: int, result: StepResult) -> CommittedStep:
+    output = result.output
     return CommittedStep(
-        public_id(task_id, said.get("checkpoint_id", result.path)),
+        public_id(task_id, output.get("checkpoint_id", result.path)),
         task_id,
-        public_id(task_id, said["step_id"]),
+        public_id(task_id, output["step_id"]),
         result.path,
         result.name,
-        said.get("work_item_id"),
-        said.get("metadata", {}),
-        said["sequence"],
-        result.started_at or said["saved_at"],
-        said["saved_at"],
+        output.get("work_item_id"),
+        output.get("metadata", {}),
+        output["sequence"],
+        result.started_at or output["saved_at"],
+        output["saved_at"],
         result.duration_ms,
-        said.get("after", index - 1),
+        output.get("after", index - 1),
         result.evidence,
-        snapshot_version=said.get("snapshot_version", 0),
+        snapshot_version=output.get("snapshot_version", 0),
     )
 
 
@@ -673,10 +673,10 @@ async def read_log(store: StoreBase, task_id: str, latest: CheckpointData | None
             found=latest.workflow_name,
             remedy="Choose another task id, or another store.",
         )
-    log.committed = [_committed_step(task_id, index, result) for index, result in enumerate(latest.step_results)]
-    said = latest.metadata[MANAGER]
-    log.head = said.get("head", len(log.committed) - 1)
-    log.plan = tuple(said["plan"]) if "plan" in said else None
+    log.committed = [_read_committed_step(task_id, index, result) for index, result in enumerate(latest.step_results)]
+    manager = latest.metadata[MANAGER]
+    log.head = manager.get("head", len(log.committed) - 1)
+    log.plan = tuple(manager["plan"]) if "plan" in manager else None
     log.base_path = latest.metadata.get("base_path", "")
     log.is_finished = latest.status is Status.COMPLETED
     references = await store.list_checkpoints(task_id)
@@ -686,28 +686,30 @@ async def read_log(store: StoreBase, task_id: str, latest: CheckpointData | None
     markers = [reference.checkpoint_id for reference in references if reference.reason is Reason.IN_DOUBT]
     for path in latest.in_flight:
         local_id = next((each for each in markers if path_in_marker(each) == path), marker_id(path, 0))
-        log.begun[local_id] = await _begun_step(store, task_id, local_id, path, latest)
-    held = {local_part(step.step_id, task_id) for step in log.live_steps()}
-    log.mark_begins_obsolete(each for each in reversed(markers) if each not in log.begun and each not in held)
+        log.begun[local_id] = await _read_begun_step(store, task_id, local_id, path, latest)
+    live = {local_part(step.step_id, task_id) for step in log.live_steps()}
+    log.mark_begins_obsolete(each for each in reversed(markers) if each not in log.begun and each not in live)
     return log
 
 
-async def _begun_step(store: StoreBase, task_id: str, local_id: str, path: str, latest: CheckpointData) -> StartedStep:
+async def _read_begun_step(
+    store: StoreBase, task_id: str, local_id: str, path: str, latest: CheckpointData
+) -> StartedStep:
     try:
         data = await store.load(task_id, local_id)
     except CheckpointNotFoundError:  # the record was deleted, but the step is still in doubt
         data = latest
-    said = (data.output or {}) if data.checkpoint_id == local_id else {}
+    description = (data.output or {}) if data.checkpoint_id == local_id else {}
     return StartedStep(
         public_id(task_id, local_id),
         task_id,
         path,
-        said.get("checkpoint_type", path),
-        said.get("work_item_id"),
-        said.get("metadata", {}),
+        description.get("checkpoint_type", path),
+        description.get("work_item_id"),
+        description.get("metadata", {}),
         data.saved_at,
         data.attempt,
-        data.held_snapshot if said else None,
-        snapshot_version=said.get("snapshot_version", 0),
-        files=data.partial if said else {},
+        data.held_snapshot if description else None,
+        snapshot_version=description.get("snapshot_version", 0),
+        files=data.partial if description else {},
     )

@@ -54,7 +54,7 @@ def a_world() -> Iterator[World]:
 
 def reopened(store: MemoryCheckpointStore) -> MemoryCheckpointStore:
     store.runs.owned.clear()  # the process that owned it is gone
-    python._left.clear()  # and its threads with it
+    python._abandoned.clear()  # and its threads with it
     return store
 
 

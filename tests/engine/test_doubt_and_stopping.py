@@ -177,11 +177,11 @@ def test_a_call_that_has_ended_is_not_hit_by_those_who_leave_it_too_late() -> No
         done: list[str] = []
         call = Call(lambda: done.append("done"), asyncio.get_running_loop().create_future())
         call()
-        call.leave()
+        call.abandon()
         for _ in range(100):  # here it would be raised
             assert done == ["done"]
         never = Call(lambda: done.append("never"), asyncio.get_running_loop().create_future())
-        never.leave()
+        never.abandon()
         with pytest.raises(AbandonedStepError):
             never()
         assert (done, never.is_at_work) == (["done"], False)

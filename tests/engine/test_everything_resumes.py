@@ -97,7 +97,7 @@ class Life:
 
     def _process(self, *, is_forced: bool) -> Any:
         self.store.runs.owned.clear()  # the process before it is gone
-        python._left.clear()
+        python._abandoned.clear()
         store: Any = MortalStore(self.store, self.saves)
         if self.mirror is not None:
             self.mirror.runs.owned.clear()

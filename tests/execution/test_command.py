@@ -366,12 +366,12 @@ def test_a_progress_bar_tells_twenty_states_a_second_and_the_last_one():
     splitter = LineSplitter()
     lines = []
     for n in range(1000):
-        lines += splitter.overdue(n / 1000)
+        lines += splitter.take_overdue(n / 1000)
         lines += splitter.feed(f"{n}\r".encode(), n / 1000)
     assert 19 <= len(lines) <= 21
     assert splitter.due_at is not None
-    assert splitter.overdue(splitter.due_at - 0.001) == []
-    assert splitter.overdue(splitter.due_at) == ["999"]
+    assert splitter.take_overdue(splitter.due_at - 0.001) == []
+    assert splitter.take_overdue(splitter.due_at) == ["999"]
     assert splitter.due_at is None
 
 
@@ -622,7 +622,7 @@ def test_a_signal_ends_the_program():
             await shell(TREE, on_line=on_line, interrupts=interrupts)
         except asyncio.CancelledError as error:
             pids.extend(watch.pids)
-            return interrupts.cause_of(error)
+            return interrupts.find_cause(error)
 
     with pytest.raises(RunInterrupted), Interrupts() as interrupts:
         cause = asyncio.run(main(interrupts))

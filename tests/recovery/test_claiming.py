@@ -55,11 +55,11 @@ async def test_once_it_is_given_up_it_is_as_it_was_and_the_next_one_claims_it(do
     (run,) = await due(mine)
     async with claim_run(mine, run) as keeping:
         assert await mine.owner(RUN) is not None
-        await keeping.give_up()
+        await keeping.release()
         assert await mine.owner(RUN) is None
         assert await due(other) == [run]
         assert (await other.acquire(RUN)).attempt == 2
-        await keeping.give_up()
+        await keeping.release()
         await other.save(RUN, checkpoint(2, results("x", "y"), attempt=2))
     await other.save(RUN, checkpoint(3, results("x", "y", "z"), attempt=2))
     assert [*await mine.attempts(RUN)] == [1, 2]
@@ -97,5 +97,5 @@ async def test_a_store_without_owners_has_one_user():
         async with claim_run(plain, run) as again:
             assert again is not None
             assert again is not keeping
-        await keeping.give_up()
-        await keeping.give_up()
+        await keeping.release()
+        await keeping.release()

@@ -170,11 +170,11 @@ class Resumed:
     run: DueRun
     tried: Counter[str]
 
-    async def resume(self, give_up) -> ChildEnd:
+    async def end(self, release) -> ChildEnd:
         workflow_id = self.run.workflow_id
         self.tried[workflow_id] += 1
         await asyncio.sleep(0)  # it starts
-        await give_up()
+        await release()
         lease = await self.store.acquire(workflow_id)
         if workflow_id == "dying":
             started = {"attempt": lease.attempt, "sequence": lease.last_sequence + 1}

@@ -382,7 +382,7 @@ def test_no_step_waits_for_a_mirror_that_hangs_and_one_warning_says_so(caplog, m
     (said,) = [each.getMessage() for each in caplog.records if "mirror" in each.getMessage()]
     assert "has not taken the last checkpoints of run run-1 yet" in said
     may_continue.set()
-    store._later.put(finished := Signalled())
+    store._jobs.put(finished := Signalled())
     assert finished.event.wait(120)
     assert record(mirror) == record(primary), "it took all of them once it could"
 
@@ -412,7 +412,7 @@ def test_many_runs_that_end_together_wait_for_the_mirror_and_a_mirror_that_hangs
         asyncio.run(all_runs(store))
         assert len(caplog.records) == 1
     may_continue.set()
-    store._later.put(finished := Signalled())
+    store._jobs.put(finished := Signalled())
     assert finished.event.wait(120)
 
 
@@ -448,10 +448,8 @@ def test_a_mirror_that_falls_far_back_reads_what_it_lacks_instead_of_filling_the
     primary, mirror = MemoryCheckpointStore(), MemoryCheckpointStore()
     store = MirroredStore(primary, mirror, "continue")
     waiting = []
-    put = store._later.put
-    monkeypatch.setattr(
-        store._later, "put", lambda work, **how: (waiting.append(store._later.pending), put(work, **how))
-    )
+    put = store._jobs.put
+    monkeypatch.setattr(store._jobs, "put", lambda work, **how: (waiting.append(store._jobs.pending), put(work, **how)))
     assert WorkflowEngine(store).run_sync(squares, workflow_id=RUN, count=50).status == "completed"
     assert record(mirror) == record(primary)
     assert max(waiting) <= 4
@@ -563,7 +561,7 @@ def test_a_thread_of_the_mirror_that_has_no_loop_is_started_again(monkeypatch):
     def fail():
         raise OSError(24, "Too many open files")
 
-    later = mirror_module._Later()
+    later = mirror_module._JobQueue()
     first, second = Signalled(), Signalled()
     with monkeypatch.context() as full:
         full.setattr(threading.Thread, "start", lambda self: None)

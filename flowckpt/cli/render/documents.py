@@ -26,7 +26,7 @@ from flowckpt.engine.run.resumption import SETTLED
 from flowckpt.errors import DecodingError
 from flowckpt.evidence.claims import Evidence, redact, redact_text
 from flowckpt.evidence.report import Verdict, VerdictStatus
-from flowckpt.execution.claims import READS, WRITES, paths_of, read_pack
+from flowckpt.execution.claims import READS, WRITES, read_pack, recorded_paths
 from flowckpt.maintenance.attempts import Attempt, Standing, read_attempts
 from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.queries import LaterCheck
@@ -199,8 +199,8 @@ def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[Checkpo
 def step_document(result: StepResult) -> dict[str, Json]:
     """Return the document of a step's result: one of the `steps` of `show --json`."""
     document = result_document(result)
-    fields = {key: document[key] for key in _STEP_KEYS}
-    files = {role: list(paths) for role in (READS, WRITES) if (paths := paths_of(result, role))}
+    kept = {key: document[key] for key in _STEP_KEYS}
+    files = {role: list(paths) for role in (READS, WRITES) if (paths := recorded_paths(result, role))}
     return {
         **fields,
         **files,

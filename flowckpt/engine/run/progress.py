@@ -35,7 +35,7 @@ from flowckpt.execution.current_step import (
     add_figures,
     encode_published,
     ended_try_error,
-    running_loop,
+    find_running_loop,
     save_in_loop_error,
     validate_figures,
     validate_progress,
@@ -402,7 +402,7 @@ class PartialSaves:
         loop = services.loop
         if loop is None or loop.is_closed():
             raise ended_try_error(current.path, current.tries)
-        if loop is running_loop():
+        if loop is find_running_loop():
             raise save_in_loop_error(current.path)
         asyncio.run_coroutine_threadsafe(self._save_for_thread(current, partial), loop).result()
 

@@ -377,7 +377,7 @@ class Drive:
     def _ending_of(self, error: BaseException) -> BaseException:
         """Return what ended the run; a cancel by request becomes a `RunCancelledError`."""
         interrupts = self.context.interrupts
-        ending = interrupts.cause_of(error)
+        ending = interrupts.find_cause(error)
         if isinstance(ending, RunInterrupted) and ending.signal_name == CANCEL:
             self.context.recorder.undo.compensate = (
                 self.context.recorder.undo.compensate and interrupts.cancel_rolls_back
@@ -429,7 +429,7 @@ class Drive:
             try:
                 failures = await self._roll_back(ending)
             except BaseException as error:
-                stop = run.interrupts.cause_of(error)
+                stop = run.interrupts.find_cause(error)
                 stop.add_note(
                     "This interrupted a rollback. The next resume undoes the remaining steps and ends the run as before; "
                     "the resume after that continues the run."

@@ -45,7 +45,7 @@ from flowckpt.engine.values.target import describe_target
 from flowckpt.errors import FlowckptError, InputError, RunLockedError, SignalRefusedError
 from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.execution.python import waited
+from flowckpt.execution.python import await_interruptibly
 from flowckpt.stores.base import StoreBase
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ class LoopRuns:
         """
         while running := set(self.tasks):
             try:
-                await waited(asyncio.wait(running), interrupts)
+                await await_interruptibly(asyncio.wait(running), interrupts)
             except asyncio.CancelledError:
                 await self.stop()
                 if not interrupts.pending_signal:

@@ -21,7 +21,7 @@ from flowckpt.engine.steps.run_step import Scope
 from flowckpt.engine.values.waits import SHORT_SECONDS, Suspended
 from flowckpt.errors import SuspensionUnsavedError
 from flowckpt.events import WorkflowWaiting
-from flowckpt.execution.python import waited
+from flowckpt.execution.python import await_interruptibly
 
 _FIRST_LOOK = 0.1
 _LAST_LOOK = 2.0
@@ -68,7 +68,7 @@ class _Staying:
     async def wait_for_one(self, waits: tuple[Wait, ...]) -> bool:
         """Wait until one of the waits can end; return False if the process must stop waiting first."""
         run, clock = self.context, self.context.clock
-        if await waited(run.rest(lambda: self._can_end(waits)), run.interrupts):
+        if await await_interruptibly(run.rest(lambda: self._can_end(waits)), run.interrupts):
             return True
         seconds = self._limit_stay(waits)
         if seconds <= 0:
@@ -89,7 +89,7 @@ class _Staying:
                     due = self._seconds_to(waits)
                     nap = look if has_people else _LONGEST_NAP
                     nap = min(nap, seconds - stayed, math.inf if due is None else max(due, 0.001))
-                    await waited(_sleep(clock, nap, heard), run.interrupts)
+                    await await_interruptibly(_sleep(clock, nap, heard), run.interrupts)
                     await run.poll_requests()
                     run.interrupts.raise_pending(asyncio.current_task())
                     look = min(look * 2, last_look)

@@ -42,7 +42,7 @@ from flowckpt.engine.values.failures import (
 )
 from flowckpt.engine.values.waits import Suspended
 from flowckpt.errors import FanOutFailedError, StepFailedError
-from flowckpt.execution.python import waited
+from flowckpt.execution.python import await_interruptibly
 from flowckpt.execution.runner import Outcome
 
 DEFAULT_CONCURRENCY = 32
@@ -217,7 +217,9 @@ class FanOut(CompositeRun):
         with blocking_allowed(False):
             workers = [asyncio.ensure_future(self._work(feed)) for _ in range(width)]
         try:
-            await waited(asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION), self.context.interrupts)
+            await await_interruptibly(
+                asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION), self.context.interrupts
+            )
             if self._is_decided:
                 await self._let_ended_finish(workers)
         except asyncio.CancelledError:
@@ -246,7 +248,7 @@ class FanOut(CompositeRun):
             else:
                 worker.cancel()
         if finishing:
-            await waited(asyncio.wait(finishing), self.context.interrupts)
+            await await_interruptibly(asyncio.wait(finishing), self.context.interrupts)
 
     def _count_workers(self) -> int:
         action, size = self._action, self._action.size

@@ -278,7 +278,7 @@ async def is_still_valid(
         text = "; ".join(judge.secrets.text(str(each)) for each in reasons)
         _log.warning("run %s: step %s: %s", run.workflow_id, result.path, text)
     if answer is OnStale.REUSE:
-        return step.modifiers.files is None or run.runner.files.restored(run.claims.verifier.base_path, result)
+        return step.modifiers.files is None or run.runner.files.register_restored(run.claims.verifier.base_path, result)
     return judge.proves_done(step, result)
 
 
@@ -470,7 +470,7 @@ async def _take_cached(run: RunContext, call: StepCall) -> StepEnd | None:
     if cached is None:
         return None
     files = None if call.modifiers.files is None else run.runner.files
-    if files is not None and not files.restored(run.claims.verifier.base_path, cached.result):
+    if files is not None and not files.register_restored(run.claims.verifier.base_path, found.result):
         return None
     run.waits.end(path)
     evidence = cached.result.evidence

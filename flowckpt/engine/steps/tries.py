@@ -23,7 +23,7 @@ from flowckpt.errors import (
 )
 from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.errors import is_one_of, kind_of, read_retry_after, text_of
-from flowckpt.execution.python import waited
+from flowckpt.execution.python import await_interruptibly
 from flowckpt.execution.runner import Outcome, StepRunner
 
 # A try whose output is emitted line by line while it runs.
@@ -160,7 +160,7 @@ class RetryLoop:
             await self._emit_retry(outcome, error, delay)
             if delay > run.budget.longest_delay and not modifiers.is_ephemeral:
                 await self._suspend(error, delay)
-            await waited(clock.sleep(delay), run.interrupts)
+            await await_interruptibly(clock.sleep(delay), run.interrupts)
             if not self._is_in_time(error, 0.0):  # the machine was suspended during the delay
                 return outcome
             self._next()

@@ -54,9 +54,9 @@ class Scratch:
     """
 
     def __init__(self) -> None:
-        for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
+        for directory in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
             with contextlib.suppress(OSError):  # it belongs to another user or a live process, or is already removed
-                _remove_left(left)
+                _remove_abandoned(directory)
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=_SCRATCH))
             self._lock = os.open(self.path / _SCRATCH_LOCK, os.O_CREAT | os.O_RDWR, 0o600)
@@ -72,14 +72,14 @@ class Scratch:
         os.close(self._lock)
 
 
-def _remove_left(path: Path) -> None:
+def _remove_abandoned(path: Path) -> None:
     """Remove a directory whose owner has died.
 
     Raises:
         OSError: its owner is alive, or it is not a directory of this user.
     """
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         return
     lock = os.open(path / _SCRATCH_LOCK, os.O_RDWR | os.O_NOFOLLOW)
     try:
@@ -101,14 +101,14 @@ class DaskExecutor(Executor):
     repeats_work = True
 
     def __init__(self, cluster: Any, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        self._given = cluster
+        self._target = cluster
         self._patience = patience_seconds
         self._lock = threading.Lock()
         self._client: Any = None
         self._cluster: Any = None
         self._scratch: Scratch | None = None
         self._pending: dict[Future[Any], tuple[Any, Mapping[str, float]]] = {}
-        self._hearing: dict[str, OnMessage] = {}
+        self._listeners: dict[str, OnMessage] = {}
         self._topic = ""
         self._at_work: set[Future[Any]] = set()
         self._watch: threading.Thread | None = None
@@ -165,16 +165,16 @@ class DaskExecutor(Executor):
         future.set_running_or_notify_cancel()
         topic = ""
         if hear is not None:
-            topic = self._subscribed()
-            self._hearing[key] = hear
-            future.add_done_callback(lambda _: self._hearing.pop(key, None))
+            topic = self._subscribe()
+            self._listeners[key] = hear
+            future.add_done_callback(lambda _: self._listeners.pop(key, None))
         remote = self._client.submit(
             dask_worker.work, key, topic, function, args, key=key, pure=False, resources=dict(resources) or None
         )
         with self._lock:
             self._pending[future] = remote, resources
             if self._watch is None:
-                watch = threading.Thread(target=self._watch_over, name="flowckpt-dask", daemon=True)
+                watch = threading.Thread(target=self._watch_cluster, name="flowckpt-dask", daemon=True)
                 watch.start()
                 self._watch = watch
         remote.add_done_callback(functools.partial(self._set_result, future))
@@ -182,11 +182,13 @@ class DaskExecutor(Executor):
 
     def stop(self, future: Future[Any], /) -> None:
         """Cancel work, and raise an exception in it if it runs; a call into C ends first."""
-        remote = self._taken(future)
+        remote = self._take(future)
         if remote is None:
             return
         self._at_work.add(future)
-        threading.Thread(target=self._ended, args=(remote, future), name="flowckpt-dask-end", daemon=True).start()
+        threading.Thread(
+            target=self._end_and_watch, args=(remote, future), name="flowckpt-dask-end", daemon=True
+        ).start()
         future.set_exception(StoppedWorkError("it was stopped"))
 
     def is_at_work(self, future: Future[Any], /) -> bool:
@@ -231,7 +233,7 @@ class DaskExecutor(Executor):
                 self._client.unsubscribe_topic(self._topic)
                 self._client.run_on_scheduler(dask_worker.forget_topic, self._topic)
         with contextlib.suppress(Exception):  # errors of an abandoned cluster do not matter
-            if self._client is not None and self._client is not self._given:
+            if self._client is not None and self._client is not self._target:
                 self._client.close(timeout=2)
         with contextlib.suppress(Exception):
             if self._cluster is not None:
@@ -241,9 +243,9 @@ class DaskExecutor(Executor):
             self._scratch = None
 
     def _connect(self) -> None:
-        given = self._given
+        target = self._target
         try:
-            if isinstance(given, int):
+            if isinstance(target, int):
                 self._scratch = self._scratch or Scratch()
                 local = (
                     external.distributed.LocalCluster
@@ -255,7 +257,7 @@ class DaskExecutor(Executor):
                 }
                 with external.dask.config.set(local_settings):
                     self._cluster = local(
-                        n_workers=given,
+                        n_workers=target,
                         threads_per_worker=1,
                         processes=True,
                         # by default it would use port 8787, which another cluster may use
@@ -264,30 +266,30 @@ class DaskExecutor(Executor):
                         silence_logs=logging.CRITICAL,
                         local_directory=str(self._scratch.path),
                     )
-                given = self._cluster
-            if isinstance(given, external.distributed.Client):
-                client = given
+                target = self._cluster
+            if isinstance(target, external.distributed.Client):
+                client = target
             else:
-                client = external.distributed.Client(given, timeout=CONNECT_SECONDS, set_as_default=False)
+                client = external.distributed.Client(target, timeout=CONNECT_SECONDS, set_as_default=False)
             if self._cluster is None:
                 self._allowed_failures = client.run_on_scheduler(_allowed_failures)
             self._client = client
         except ImportError as error:
-            raise not_installed() from error
+            raise missing_package_error() from error
         except Exception as error:
-            where = f"at {given}" if isinstance(given, str) else "on this machine"
+            where = f"at {target}" if isinstance(target, str) else "on this machine"
             raise ExecutorError(
                 f"the Dask cluster {where} cannot be reached: {type(error).__name__}: {error}",
                 remedy="Check that its scheduler is running and reachable, and that both have the same version of Dask.",
             ) from error
 
-    def _taken(self, future: Future[Any]) -> Any:
+    def _take(self, future: Future[Any]) -> Any:
         """Remove a future from those that wait for an answer; None if it already has one."""
         with self._lock:
             return self._pending.pop(future, (None, None))[0]
 
     def _set_result(self, future: Future[Any], remote: Any) -> None:
-        if self._taken(future) is None:
+        if self._take(future) is None:
             return  # this answer is no longer awaited
         try:
             future.set_result(remote.result(timeout=_ANSWER_SECONDS))
@@ -302,7 +304,7 @@ class DaskExecutor(Executor):
             remote.cancel()
             self._client.run(dask_worker.end_work, remote.key, on_error="ignore")
 
-    def _ended(self, remote: Any, future: Future[Any]) -> None:
+    def _end_and_watch(self, remote: Any, future: Future[Any]) -> None:
         """End stopped work, and watch it until it has ended; work out of reach may keep running."""
         self._end(remote)
         while True:
@@ -317,17 +319,17 @@ class DaskExecutor(Executor):
 
     # --- messages of running work ---------------------------------------------------------------------------------
 
-    def _subscribed(self) -> str:
+    def _subscribe(self) -> str:
         with self._lock:
             if not self._topic:
                 self._topic = f"flowckpt-{uuid.uuid4().hex}"
-                self._client.subscribe_topic(self._topic, self._heard)
+                self._client.subscribe_topic(self._topic, self._handle_event)
             return self._topic
 
-    def _heard(self, event: tuple[float, Any]) -> None:
+    def _handle_event(self, event: tuple[float, Any]) -> None:
         """Take an event of a worker, in the client's loop: a message, or a notice of a waiting question."""
         key, address, content = event[1]
-        hear = self._hearing.get(key)
+        hear = self._listeners.get(key)
         if isinstance(content, bytes):
             if hear is not None:
                 hear(content, None)
@@ -341,7 +343,7 @@ class DaskExecutor(Executor):
         answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         with contextlib.suppress(Exception):  # the worker is gone: no answer can be sent
             run = functools.partial(self._client.run, workers=[address], on_error="ignore")
-            question = run(dask_worker.question, number).get(address)
+            question = run(dask_worker.get_question, number).get(address)
             if question is None:
                 return
             if hear is None:  # the run no longer waits for it
@@ -352,29 +354,29 @@ class DaskExecutor(Executor):
 
     # --- a cluster that no longer works ---------------------------------------------------------------------------
 
-    def _watch_over(self) -> None:
+    def _watch_cluster(self) -> None:
         pause = min(1.0, self._patience / 4)
-        seen_at = time.monotonic()
+        busy_at = time.monotonic()
         while not self._closing.wait(pause):
             if not self._pending or self._is_busy():
-                seen_at = time.monotonic()
-            elif time.monotonic() - seen_at > self._patience:
+                busy_at = time.monotonic()
+            elif time.monotonic() - busy_at > self._patience:
                 self._give_up()
-                seen_at = time.monotonic()
+                busy_at = time.monotonic()
 
     def _is_busy(self) -> bool:
         """Return whether any worker of the cluster is busy, for any client."""
         try:
             client = self._client
-            found = client.sync(client.scheduler.processing, workers=None, callback_timeout=_ANSWER_SECONDS)
+            tasks = client.sync(client.scheduler.processing, workers=None, callback_timeout=_ANSWER_SECONDS)
         except Exception:  # the scheduler does not answer
             return False
-        return any(found.values())
+        return any(tasks.values())
 
     def _give_up(self) -> None:
         with self._lock:
             pending, self._pending = self._pending, {}
-        workers = self._workers()
+        workers = self._count_workers()
         for future, (remote, resources) in pending.items():
             with contextlib.suppress(Exception):
                 remote.cancel()
@@ -387,14 +389,14 @@ class DaskExecutor(Executor):
                 )
             )
 
-    def _workers(self) -> int:
+    def _count_workers(self) -> int:
         try:
             return len(self._client.scheduler_info(n_workers=-1)["workers"])
         except Exception:  # needed only for the message
             return 0
 
 
-def not_installed() -> ExecutorError:
+def missing_package_error() -> ExecutorError:
     """Return the error of a program that needs Dask, which is not installed."""
     return ExecutorError(
         "a Dask executor needs the package distributed, which is not installed", remedy="pip install 'flowckpt[dask]'"

@@ -22,7 +22,7 @@ _numbers = itertools.count(1)
 _questions: dict[int, Question] = {}
 
 
-class _Up:
+class _EngineConnection:
     """The connection to the engine. Events carry messages, and announce questions that the engine then fetches."""
 
     def __init__(self, key: str, topic: str) -> None:
@@ -65,7 +65,7 @@ def work(key: str, topic: str, function: Callable[..., Any], args: tuple[Any, ..
     with _lock:
         _threads[key] = threading.get_ident()
     try:
-        token = way_up.set(_Up(key, topic) if topic else None)
+        token = way_up.set(_EngineConnection(key, topic) if topic else None)
         try:
             return function(*args)
         finally:
@@ -92,10 +92,10 @@ def is_at_work(key: str) -> bool:
     return key in _threads
 
 
-def question(number: int) -> bytes | None:
+def get_question(number: int) -> bytes | None:
     """Return a waiting question of the work here; None if it no longer waits."""
-    found = _questions.get(number)
-    return None if found is None else found.message
+    question = _questions.get(number)
+    return None if question is None else question.message
 
 
 def answer(number: int, reply: bytes | None) -> None:
@@ -105,10 +105,10 @@ def answer(number: int, reply: bytes | None) -> None:
         number: the number of the question.
         reply: the answer; None if there will be no answer.
     """
-    found = _questions.get(number)
-    if found is not None:
-        found.reply = reply
-        found.is_over.set()
+    question = _questions.get(number)
+    if question is not None:
+        question.reply = reply
+        question.is_over.set()
 
 
 def forget_topic(topic: str, dask_scheduler: Any = None) -> None:

@@ -32,7 +32,7 @@ from flowckpt.execution.executors.worker_main import ANSWER, ASKS, GRACE_SECONDS
 # One worker process, as the engine sees it.
 
 
-_BEGIN = (
+_BOOTSTRAP = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[3]); sys.argv[:] = json.loads(sys.argv[4]); "
     "from flowckpt.execution.executors.worker_main import serve; serve({}, {})"
 )
@@ -59,7 +59,7 @@ class WorkerProcess:
         self.is_stopped = False
         try:
             self._process = subprocess.Popen(  # noqa: S603 - this very interpreter
-                _command(theirs.fileno(), life_read),
+                _build_command(theirs.fileno(), life_read),
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), life_read),
                 start_new_session=True,
@@ -70,7 +70,7 @@ class WorkerProcess:
         finally:
             theirs.close()
             os.close(life_read)
-        if self._received(START_SECONDS) is None:
+        if self._receive(START_SECONDS) is None:
             code = self.end()
             raise LostWorkerError(
                 f"a worker process could not be started: it ended with {code}; see the standard error", code
@@ -87,20 +87,20 @@ class WorkerProcess:
         Raises:
             LostWorkerError: the process died; it is reaped, and its child processes are killed.
         """
-        found: bytes | None = None
+        content: bytes | None = None
         with contextlib.suppress(OSError):  # the process has died meanwhile
             self._channel.send(message, WORK)
-            while (received := self._received()) is not None:
-                kind, found = received
+            while (received := self._receive()) is not None:
+                kind, content = received
                 if kind == ANSWER:
                     break
                 if hear is not None:
-                    hear(found, self._reply if kind == ASKS else None)
-                found = None
-        if found is None:
+                    hear(content, self._reply if kind == ASKS else None)
+                content = None
+        if content is None:
             code = self.end()
-            raise LostWorkerError(_said(code), code)
-        return found
+            raise LostWorkerError(_describe_exit(code), code)
+        return content
 
     def stop(self) -> None:
         """Ask the work to end, and kill the process a little later; a second call kills it at once."""
@@ -147,7 +147,7 @@ class WorkerProcess:
         with contextlib.suppress(OSError):  # the process has died meanwhile
             self._channel.send(message, REPLY)
 
-    def _received(self, seconds: float = math.inf) -> tuple[int, bytes] | None:
+    def _receive(self, seconds: float = math.inf) -> tuple[int, bytes] | None:
         """Wait for an answer or the exit of the process, whose children may keep the channel open."""
         waiting, until = select.poll(), time.monotonic() + seconds
         waiting.register(self._channel.fileno(), select.POLLIN)
@@ -157,8 +157,8 @@ class WorkerProcess:
         return self._channel.receive()
 
     def _has_exited(self) -> bool:
-        found: Any = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-        return found is not None
+        status: Any = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        return status is not None
 
     def _close_ends(self) -> None:
         self._channel.close()
@@ -167,18 +167,27 @@ class WorkerProcess:
             self._life = -1
 
 
-def _command(channel: int, life: int) -> list[str]:
+def _build_command(channel: int, life: int) -> list[str]:
     flags: list[str] = getattr(subprocess, "_args_from_interpreter_flags", list)()
-    begin = _BEGIN.format("int(sys.orig_argv[-4])", "int(sys.orig_argv[-3])")
-    return [sys.executable, *flags, "-c", begin, str(channel), str(life), json.dumps(_path()), json.dumps(sys.argv)]
+    begin = _BOOTSTRAP.format("int(sys.orig_argv[-4])", "int(sys.orig_argv[-3])")
+    return [
+        sys.executable,
+        *flags,
+        "-c",
+        begin,
+        str(channel),
+        str(life),
+        json.dumps(_absolute_search_path()),
+        json.dumps(sys.argv),
+    ]
 
 
-def _path() -> list[str]:
+def _absolute_search_path() -> list[str]:
     """Return the module search path with absolute entries, independent of the current directory."""
     return [os.path.abspath(each) if each else os.getcwd() for each in sys.path]  # noqa: PTH100, PTH109 - as text
 
 
-def _said(code: int) -> str:
+def _describe_exit(code: int) -> str:
     if code == -signal.SIGKILL:
         return "it was killed by SIGKILL: by a user, or by the system because memory ran out"
     if code < 0:
@@ -212,7 +221,7 @@ class ProcessExecutor(Executor):
                 setting="max_workers",
                 remedy="Leave it out to get one process per processor.",
             )
-        self.max_workers: int = max_workers or processors()
+        self.max_workers: int = max_workers or count_processors()
         self._lock = threading.Lock()
         self._waiting: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._running: dict[Future[Any], WorkerProcess] = {}
@@ -228,7 +237,7 @@ class ProcessExecutor(Executor):
         Raises:
             RuntimeError: the executor is shut down.
         """
-        return self._submitted(pickle.dumps((fn, args, kwargs)), None)
+        return self._enqueue(pickle.dumps((fn, args, kwargs)), None)
 
     def submit_heard(
         self, hear: OnMessage, resources: Mapping[str, float], function: Callable[..., Any], /, *args: Any
@@ -247,9 +256,9 @@ class ProcessExecutor(Executor):
         """
         if resources:
             raise SettingError(f"resources={dict(resources)}: worker processes have none", setting="resources")
-        return self._submitted(pickle.dumps((function, args, {})), hear)
+        return self._enqueue(pickle.dumps((function, args, {})), hear)
 
-    def _submitted(self, message: bytes, hear: OnMessage | None) -> Future[Any]:
+    def _enqueue(self, message: bytes, hear: OnMessage | None) -> Future[Any]:
         future: Future[Any] = Future()
         with self._lock:
             if self._is_closed:
@@ -329,14 +338,14 @@ class ProcessExecutor(Executor):
         while (work := self._waiting.get()) is not None:
             future, message, hear = work
             if future.set_running_or_notify_cancel():
-                process = self._done(future, message, hear, process)
+                process = self._do_work(future, message, hear, process)
             del work, future, message, hear
             with self._lock:
                 self._idle += 1
         if process is not None:
             process.end()
 
-    def _done(
+    def _do_work(
         self, future: Future[Any], message: bytes, hear: OnMessage | None, process: WorkerProcess | None
     ) -> WorkerProcess | None:
         """Have one piece of work done; return the process if it is still alive."""
@@ -371,7 +380,7 @@ class ProcessExecutor(Executor):
         return process
 
 
-def processors() -> int:
+def count_processors() -> int:
     """Return how many processors this process may use."""
     counted: Callable[[], int | None] = getattr(os, "process_cpu_count", os.cpu_count)
     if hasattr(os, "sched_getaffinity"):

@@ -60,28 +60,28 @@ class Channel:
 
     def receive(self) -> tuple[int, bytes] | None:
         """Return the kind and the content of the next message; None if the other end is closed."""
-        head = self._exactly(_HEAD.size)
+        head = self._receive_exactly(_HEAD.size)
         if head is None:
             return None
         kind, length = _HEAD.unpack(head)
-        message = self._exactly(length)
+        message = self._receive_exactly(length)
         return None if message is None else (kind, message)
 
     def close(self) -> None:
         """Close this end."""
         self._end.close()
 
-    def _exactly(self, count: int) -> bytes | None:
-        taken = bytearray()
-        while len(taken) < count:
+    def _receive_exactly(self, count: int) -> bytes | None:
+        data = bytearray()
+        while len(data) < count:
             try:
-                piece = self._end.recv(min(count - len(taken), _CHUNK))
+                piece = self._end.recv(min(count - len(data), _CHUNK))
             except ConnectionError:
                 return None
             if not piece:
                 return None
-            taken += piece
-        return bytes(taken)
+            data += piece
+        return bytes(data)
 
 
 GRACE_SECONDS = 2.0
@@ -108,9 +108,9 @@ def serve(channel_descriptor: int, life_descriptor: int) -> None:
     channel = Channel(socket.socket(fileno=channel_descriptor))
     try:
         channel.send(b"", ANSWER)
-        way_up.set(_Up(channel))
+        way_up.set(_EngineConnection(channel))
         while (received := channel.receive()) is not None:
-            answer = _answer(received[1])
+            answer = _do_work(received[1])
             _flush()
             channel.send(answer, ANSWER)
     except AbandonedStepError:
@@ -119,7 +119,7 @@ def serve(channel_descriptor: int, life_descriptor: int) -> None:
         _end_at_once()
 
 
-class _Up:
+class _EngineConnection:
     """The connection to the engine; while work runs, nothing else uses the channel."""
 
     def __init__(self, channel: Channel) -> None:
@@ -136,7 +136,7 @@ class _Up:
         return reply[1]
 
 
-def _answer(message: bytes) -> bytes:
+def _do_work(message: bytes) -> bytes:
     """Do the work; an exception is an answer, too."""
     try:
         function, args, kwargs = pickle.loads(message)  # noqa: S301 - the engine's own, over a private socket
@@ -150,8 +150,8 @@ def _answer(message: bytes) -> bytes:
     except AbandonedStepError:
         raise
     except Exception as error:
-        said = answer[1] if isinstance(answer[1], BaseException) else error
-        return pickle.dumps((False, RuntimeError(f"{type(said).__name__}: {said}")))
+        cause = answer[1] if isinstance(answer[1], BaseException) else error
+        return pickle.dumps((False, RuntimeError(f"{type(cause).__name__}: {cause}")))
 
 
 def _abandon(number: int, frame: FrameType | None) -> None:

@@ -22,7 +22,7 @@ from flowckpt.execution.current_step import (
     add_figures,
     encode_published,
     ended_try_error,
-    running_loop,
+    find_running_loop,
     save_in_loop_error,
     validate_figures,
     validate_progress,
@@ -84,10 +84,10 @@ class Uplink:
         self._is_closed = False
         self._failure: BaseException | None = None
 
-    def tell(self, news: Progress) -> None:
+    def tell(self, progress: Progress) -> None:
         """Send progress soon; of several waiting reports only the newest is sent."""
         with self._condition:
-            is_first, self._news = self._news is None, news
+            is_first, self._news = self._news is None, progress
             if is_first and not self._is_closed:
                 self._wake()
 
@@ -119,12 +119,12 @@ class Uplink:
 
     def _wake(self) -> None:
         if self._thread is None:
-            thread = threading.Thread(target=self._carry, name="flowckpt-uplink", daemon=True)
+            thread = threading.Thread(target=self._send_all, name="flowckpt-uplink", daemon=True)
             thread.start()
             self._thread = thread
         self._condition.notify()
 
-    def _carry(self) -> None:
+    def _send_all(self) -> None:
         question: Question | None = None
         try:
             while (item := self._next()) is not None:
@@ -150,8 +150,8 @@ class Uplink:
                     return self._questions.popleft()
                 now = time.monotonic()
                 if self._news is not None and (now >= self._due or self._is_closed):
-                    news, self._news, self._due = self._news, None, now + EVERY_SECONDS
-                    return news
+                    progress, self._news, self._due = self._news, None, now + EVERY_SECONDS
+                    return progress
                 if self._is_closed:
                     return None
                 self._condition.wait(None if self._news is None else self._due - now)
@@ -185,17 +185,17 @@ class RemoteStepServices:
     """The services of one try of a step in a worker.
 
     Args:
-        kept: the facts that the engine sent with the step.
+        snapshot: the facts that the engine sent with the step.
         way: the connection to the engine, if the executor has one.
     """
 
-    def __init__(self, kept: StepSnapshot, way: WayUp | None) -> None:
-        self._kept = kept
+    def __init__(self, snapshot: StepSnapshot, way: WayUp | None) -> None:
+        self._snapshot = snapshot
         self._way = way
-        self._post: Uplink | None = None
-        self._state = kept.state
-        self.baggage = kept.baggage
-        self._is_asked = not kept.may_be_old or way is None
+        self._uplink: Uplink | None = None
+        self._state = snapshot.state
+        self.baggage = snapshot.baggage
+        self._has_state = not snapshot.may_be_old or way is None
         self._process = os.getpid()
         self._is_closed = False
         self._counting = threading.Lock()
@@ -208,22 +208,22 @@ class RemoteStepServices:
 
     def progress(self, current: CurrentStep, done: float, total: float | None, note: str) -> None:
         """Report the progress of a step; see `CurrentStep.progress`."""
-        news = validate_progress(done, total, note)
-        if not self._kept.is_followed or os.getpid() != self._process:
+        report = validate_progress(done, total, note)
+        if not self._snapshot.is_followed or os.getpid() != self._process:
             return
         if self._way is None:
             self.is_unheard = True
         else:
-            self._opened(self._way).tell(news)
+            self._open_uplink(self._way).tell(report)
 
     def record(self, current: CurrentStep, figures: Mapping[str, Any]) -> None:
         """Add figures of a step; see `CurrentStep.record`."""
-        found = validate_figures(figures)
+        numbers = validate_figures(figures)
         self._refuse_other_process(current, "record")
         with self._counting:
             if self._is_closed:
                 raise ended_try_error(current.path, current.tries)
-            add_figures(self.figures, found)
+            add_figures(self.figures, numbers)
 
     def publish(self, current: CurrentStep, name: str, value: Any) -> None:
         """Publish a value; see `CurrentStep.publish`. Without a connection it is sent with the answer."""
@@ -235,11 +235,11 @@ class RemoteStepServices:
                     raise ended_try_error(current.path, current.tries)
                 self.published.update(published)
         else:
-            self._asked(current, (PUBLISH, published))
+            self._ask_engine(current, (PUBLISH, published))
 
     def save(self, current: CurrentStep, state: Any, as_type: Any) -> None:
         """Make the partial state of a step durable; see `CurrentStep.save`."""
-        if running_loop() is not None:
+        if find_running_loop() is not None:
             raise save_in_loop_error(current.path)
         self._save(current, state, as_type)
 
@@ -249,9 +249,9 @@ class RemoteStepServices:
 
     def load(self, current: CurrentStep, default: Any, as_type: Any) -> Any:
         """Return the partial state of a step."""
-        if not self._is_asked:
-            self._state = self._asked(current, (LOAD, None))
-            self._is_asked = True
+        if not self._has_state:
+            self._state = self._ask_engine(current, (LOAD, None))
+            self._has_state = True
         if not self._state:
             return default
         return codec.decode(self._state[0], Any if as_type is None else as_type, place=_place(current))
@@ -260,41 +260,41 @@ class RemoteStepServices:
         """Accept nothing more."""
         with _opening, self._counting:
             self._is_closed = True
-        if self._post is not None:
-            self._post.close(waits=waits)
+        if self._uplink is not None:
+            self._uplink.close(waits=waits)
 
-    def _opened(self, way: WayUp) -> Uplink:
+    def _open_uplink(self, way: WayUp) -> Uplink:
         """Return the uplink; most steps need none."""
-        if self._post is None:
+        if self._uplink is None:
             with _opening:
-                if self._post is None:
-                    self._post = Uplink(way)
+                if self._uplink is None:
+                    self._uplink = Uplink(way)
                     if self._is_closed:
-                        self._post.close()
-        return self._post
+                        self._uplink.close()
+        return self._uplink
 
     def _save(self, current: CurrentStep, state: Any, as_type: Any) -> None:
         if self._way is None:
-            raise self._error(
+            raise self._executor_error(
                 current,
-                f"step {current.path!r} cannot save: it runs on executor {self._kept.executor!r}, whose workers have no way "
+                f"step {current.path!r} cannot save: it runs on executor {self._snapshot.executor!r}, whose workers have no way "
                 "back to the engine while they work; run it on 'process', 'thread' or a Dask cluster",
                 "Say so by .on(…) or --executor, or leave save() out.",
             )
         tree = codec.encode(state, Any if as_type is None else as_type, place=_place(current))
-        self._asked(current, (SAVE, tree))
-        self._state, self._is_asked = (tree,), True
+        self._ask_engine(current, (SAVE, tree))
+        self._state, self._has_state = (tree,), True
 
-    def _asked(self, current: CurrentStep, question: tuple[str, Any]) -> Any:
+    def _ask_engine(self, current: CurrentStep, question: tuple[str, Any]) -> Any:
         """Return the engine's reply, or raise it."""
         assert self._way is not None
         self._refuse_other_process(current, question[0])
         try:
-            is_done, reply = pickle.loads(self._opened(self._way).ask(pickle.dumps(question)))  # noqa: S301 - from the engine
+            is_done, reply = pickle.loads(self._open_uplink(self._way).ask(pickle.dumps(question)))  # noqa: S301 - from the engine
         except UplinkClosedError as closed:
             if closed.cause is None:
                 raise ended_try_error(current.path, current.tries) from None
-            raise self._error(
+            raise self._executor_error(
                 current,
                 f"step {current.path!r} cannot {question[0]}: the engine cannot be reached from its worker: {closed.cause}",
                 "A resume of the run continues from what was saved before.",
@@ -303,12 +303,12 @@ class RemoteStepServices:
             raise reply
         return reply
 
-    def _error(self, current: CurrentStep, said: str, remedy: str) -> ExecutorError:
-        return ExecutorError(said, executor=self._kept.executor, path=current.path, remedy=remedy)
+    def _executor_error(self, current: CurrentStep, message: str, remedy: str) -> ExecutorError:
+        return ExecutorError(message, executor=self._snapshot.executor, path=current.path, remedy=remedy)
 
     def _refuse_other_process(self, current: CurrentStep, what: str) -> None:
         if os.getpid() != self._process:
-            raise self._error(
+            raise self._executor_error(
                 current,
                 f"current_step() was asked to {what} in a process that step {current.path!r} has started itself",
                 f"Call {what}() in the process that calls the function of the step.",

@@ -23,7 +23,7 @@ MOST_TRIES_WHEN_LOST = 4
 
 ENGINE: Literal["engine"] = "engine"
 THREAD: Literal["thread"] = "thread"
-Where: TypeAlias = RunExecutor | Literal["engine", "thread"]
+Place: TypeAlias = RunExecutor | Literal["engine", "thread"]
 
 
 class ExecutorPool:
@@ -37,14 +37,14 @@ class ExecutorPool:
         ExecutorError: a description describes no executor.
     """
 
-    def __init__(self, given: Mapping[str, ExecutorSpec] | None = None) -> None:
-        self._places: dict[str, Where] = {ENGINE: ENGINE, THREAD: THREAD}
-        given = {"process": "process", **(given or {})}
-        for name, each in given.items():
-            self._places[name] = _where(name, each)
+    def __init__(self, executors: Mapping[str, ExecutorSpec] | None = None) -> None:
+        self._places: dict[str, Place] = {ENGINE: ENGINE, THREAD: THREAD}
+        executors = {"process": "process", **(executors or {})}
+        for name, each in executors.items():
+            self._places[name] = _make_place(name, each)
         self.has_default = self._places.get(DEFAULT, ENGINE) != ENGINE
 
-    def of(self, step: Step[Any], path: str) -> Where:
+    def of(self, step: Step[Any], path: str) -> Place:
         """Return where a step runs.
 
         Raises:
@@ -52,7 +52,7 @@ class ExecutorPool:
         """
         modifiers = step.modifiers
         if modifiers.placement is not None:
-            return self._named(modifiers.placement, path)
+            return self._find_place(modifiers.placement, path)
         if not self.has_default or type(step.action) is not PythonAction or modifiers.is_ephemeral:
             return ENGINE
         where = self._places[DEFAULT]
@@ -98,9 +98,9 @@ class ExecutorPool:
             if isinstance(each, RunExecutor):
                 each.kill()
 
-    def _named(self, placement: Placement, path: str) -> Where:
-        found = self._places.get(placement.executor)
-        if found is None:
+    def _find_place(self, placement: Placement, path: str) -> Place:
+        place = self._places.get(placement.executor)
+        if place is None:
             raise UnknownExecutorError(
                 f"step {path!r} names the executor {placement.executor!r}, which does not exist",
                 executor=placement.executor,
@@ -109,29 +109,29 @@ class ExecutorPool:
                 remedy=f"There are {', '.join(sorted(self._places))}. Define it with --executor {placement.executor}=… "
                 f'or WorkflowEngine(executors={{"{placement.executor}": …}}).',
             )
-        if placement.resources and not isinstance(found, RunExecutor):
+        if placement.resources and not isinstance(place, RunExecutor):
             raise UnknownExecutorError(
-                f"step {path!r} asks for resources {dict(placement.resources)}, which executor {found!r} does not have",
+                f"step {path!r} asks for resources {dict(placement.resources)}, which executor {place!r} does not have",
                 executor=placement.executor,
                 path=path,
                 known=sorted(self._places),
                 remedy="Only an executor of several machines, such as Dask, has resources.",
             )
-        return found
+        return place
 
 
-def check_executors(given: Mapping[str, ExecutorSpec]) -> None:
+def check_executors(executors: Mapping[str, ExecutorSpec]) -> None:
     """Refuse a mapping with an invalid name or executor; see `ExecutorPool`."""
-    if not isinstance(given, Mapping):
+    if not isinstance(executors, Mapping):
         raise SettingError(
-            f"executors={given!r:.80} is not a mapping of names to executors",
+            f"executors={executors!r:.80} is not a mapping of names to executors",
             setting="executors",
             remedy='As {"gpu": "process:1"}.',
         )
-    ExecutorPool(given)
+    ExecutorPool(executors)
 
 
-def _where(name: Any, given: Any) -> Where:
+def _make_place(name: Any, spec: Any) -> Place:
     if not isinstance(name, str) or re.fullmatch(EXECUTOR_NAME, name) is None:
         raise SettingError(
             f"{name!r:.80} cannot be the name of an executor",
@@ -142,19 +142,19 @@ def _where(name: Any, given: Any) -> Where:
         raise SettingError(
             f"executor {name!r} cannot be given: it is a part of the engine", setting="executors", remedy="Rename it."
         )
-    if isinstance(given, str):
-        if given == ENGINE:
+    if isinstance(spec, str):
+        if spec == ENGINE:
             return ENGINE
-        if given == THREAD:
+        if spec == THREAD:
             return THREAD
-        make = checked(given)
+        make = parse_description(spec)
         return RunExecutor(name, make, is_ours=True, kind=make.func)
-    if not isinstance(given, type) and callable(getattr(given, "submit", None)):
-        return RunExecutor(name, lambda: given, is_ours=False, kind=given)
-    if callable(given):
-        return RunExecutor(name, cast("Callable[[], Executor]", given), is_ours=True, kind=given)
+    if not isinstance(spec, type) and callable(getattr(spec, "submit", None)):
+        return RunExecutor(name, lambda: spec, is_ours=False, kind=spec)
+    if callable(spec):
+        return RunExecutor(name, cast("Callable[[], Executor]", spec), is_ours=True, kind=spec)
     raise SettingError(
-        f"executor {name!r} is {given!r:.80} ({type(given).__name__})",
+        f"executor {name!r} is {spec!r:.80} ({type(spec).__name__})",
         setting="executors",
         remedy="Give a concurrent.futures.Executor, a function that makes one, or a description as 'process:8'.",
     )
@@ -177,11 +177,11 @@ def open_executor(description: str) -> Executor:
     Raises:
         ExecutorError: the description is invalid, or a package is missing.
     """
-    executor: Executor = checked(description)()
+    executor: Executor = parse_description(description)()
     return executor
 
 
-def checked(description: str) -> functools.partial[Any]:
+def parse_description(description: str) -> functools.partial[Any]:
     """Return what makes an executor, after a look at its description.
 
     Args:
@@ -196,13 +196,13 @@ def checked(description: str) -> functools.partial[Any]:
         return functools.partial(processes.ProcessExecutor, workers)
     if kind == "dask" and colon:
         if importlib.util.find_spec("distributed") is None:
-            raise dask.not_installed()
+            raise dask.missing_package_error()
         if rest.startswith("//") and (address := _ADDRESS.fullmatch(rest[2:])):
             host, port = address[1], address[2] or ":8786"
             return functools.partial(dask.DaskExecutor, f"tcp://{host}{port}")
         local, colon, count = rest.partition(":")
         if local == "local" and (not colon or _COUNT.fullmatch(count)):
-            return functools.partial(dask.DaskExecutor, int(count) if count else processes.processors())
+            return functools.partial(dask.DaskExecutor, int(count) if count else processes.count_processors())
     raise ExecutorError(
         f"{description!r:.120} describes no executor",
         remedy=f"Write one of these: {_KNOWN}; a port is never left out of an address that has a colon."

@@ -46,16 +46,16 @@ from flowckpt.execution.executors.base import (
     repeats_work,
 )
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.execution.python import leave_running, waited
+from flowckpt.execution.python import await_interruptibly, leave_running
 from flowckpt.execution.remote.channel import LOAD, PROGRESS, PUBLISH, SAVE, StepSnapshot, read_plain
 from flowckpt.execution.remote.task import (
     DONE,
     FAILED,
     ModulePlaces,
-    awaited,
-    opened,
+    await_value,
+    find_module_places,
     pack_task,
-    places_of_modules,
+    unpack_answer,
     work,
 )
 from flowckpt.execution.thread import deliver_later
@@ -121,14 +121,18 @@ class WorkerListener:
                 "run %s: step %s sent an unreadable message: %s", self._call.workflow_id, self._call.path, error
             )
             if reply is not None:
-                reply(_failed(FlowckptError(f"the engine cannot read a message of step {self._call.path!r}: {error}")))
+                reply(
+                    _pickle_error(
+                        FlowckptError(f"the engine cannot read a message of step {self._call.path!r}: {error}")
+                    )
+                )
             return
         answering = self._answer(kind, content)
         try:
             answer = asyncio.run_coroutine_threadsafe(answering, self._loop)
         except RuntimeError:  # the loop is closed
             answering.close()
-            reply(_failed(ended_try_error(self._call.path, self._call.tries)))
+            reply(_pickle_error(ended_try_error(self._call.path, self._call.tries)))
             return
         answer.add_done_callback(functools.partial(_reply, reply))
 
@@ -158,14 +162,14 @@ def _reply(reply: Reply, answer: Future[Any]) -> None:
     """Send the answer to a question; the outcome of a cancelled save is unknown."""
     with contextlib.suppress(Exception):
         if answer.cancelled():
-            reply(_failed(FlowckptError("the run was stopped before the answer")))
+            reply(_pickle_error(FlowckptError("the run was stopped before the answer")))
         elif (error := answer.exception()) is not None:
-            reply(_failed(error))
+            reply(_pickle_error(error))
         else:
             reply(pickle.dumps((True, answer.result())))
 
 
-def _failed(error: BaseException) -> bytes:
+def _pickle_error(error: BaseException) -> bytes:
     try:
         return pickle.dumps((False, error))
     except Exception:
@@ -180,7 +184,7 @@ _INTERPRETERS: Any = getattr(concurrent.futures, "InterpreterPoolExecutor", ())
 
 
 @attrs.frozen
-class LocalCall:
+class LocalOutcome:
     """How a call ended.
 
     Attributes:
@@ -203,17 +207,17 @@ def is_in_this_process(executor: Executor) -> bool:
     return isinstance(executor, ThreadPoolExecutor) and not (_INTERPRETERS and isinstance(executor, _INTERPRETERS))
 
 
-def submitted_here(executor: Executor, action: PythonAction) -> Future[Any]:
+def submit_here(executor: Executor, action: PythonAction) -> Future[Any]:
     """Have a function called on a thread of this process, in the context of the caller."""
-    return executor.submit(contextvars.copy_context().run, _called, action)
+    return executor.submit(contextvars.copy_context().run, _call_here, action)
 
 
-def _called(action: PythonAction) -> LocalCall:
+def _call_here(action: PythonAction) -> LocalOutcome:
     try:
         value = action.function(*action.args, **action.kwargs)
-        return LocalCall(asyncio.run(awaited(value)) if inspect.isawaitable(value) else value)
+        return LocalOutcome(asyncio.run(await_value(value)) if inspect.isawaitable(value) else value)
     except BaseException as error:
-        return LocalCall(error=error)
+        return LocalOutcome(error=error)
 
 
 def _stop(future: Future[Any], executor: Any, call: StepCall) -> bool:
@@ -230,7 +234,7 @@ def _stop(future: Future[Any], executor: Any, call: StepCall) -> bool:
     return False  # running work cannot be stopped, and is abandoned
 
 
-async def answer_of(future: Future[Any], executor: Any, call: StepCall, interrupts: Interrupts) -> Any:
+async def await_answer(future: Future[Any], executor: Any, call: StepCall, interrupts: Interrupts) -> Any:
     """Wait for a future; after a timeout or a cancel, stop its work if the executor can.
 
     Work that ended by itself counts as ended, even if a cancel arrived a moment later.
@@ -251,7 +255,7 @@ async def answer_of(future: Future[Any], executor: Any, call: StepCall, interrup
     ended = asyncio.Event()
     is_late = False
 
-    def tell(_: Future[Any]) -> None:
+    def on_done(_: Future[Any]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(ended.set)
 
@@ -265,7 +269,7 @@ async def answer_of(future: Future[Any], executor: Any, call: StepCall, interrup
             is_late = True
             stop()
 
-    future.add_done_callback(tell)
+    future.add_done_callback(on_done)
     timer = None if timeout_seconds is None else loop.call_later(timeout_seconds, time_is_over)
     cancels: list[asyncio.CancelledError] = []
     try:
@@ -315,9 +319,9 @@ class RunExecutor:
         self._connecting: Executor | None = None
         self._room: asyncio.Semaphore | None = None
         self._modules: ModulePlaces = {}
-        self._is_unheard_told = False
+        self._has_warned = False
 
-    async def tree_of(self, action: PythonAction, call: StepCall, interrupts: Interrupts) -> Any:
+    async def run_function(self, action: PythonAction, call: StepCall, interrupts: Interrupts) -> Any:
         """Run a function on the executor and return its encoded output; its time limit counts from its start.
 
         Args:
@@ -332,11 +336,11 @@ class RunExecutor:
             StepTimeoutError: the function did not end in time.
             RemoteError: the exception of the function.
         """
-        answer = await waited(self._answer(action, call, interrupts), interrupts)
-        if isinstance(answer, LocalCall):
+        answer = await await_interruptibly(self._answer(action, call, interrupts), interrupts)
+        if isinstance(answer, LocalOutcome):
             return codec.encode(answer.value(), return_annotation(action.function), place=f"{call.path}: output")
         try:
-            kind, content, is_unheard, figures, published = opened(answer)
+            kind, content, is_unheard, figures, published = unpack_answer(answer)
         except (pickle.UnpicklingError, ValueError, TypeError, EOFError) as error:
             raise self._error(
                 call.path,
@@ -363,8 +367,8 @@ class RunExecutor:
         )
 
     def _warn_unheard(self, call: StepCall) -> None:
-        if not self._is_unheard_told:
-            self._is_unheard_told = True
+        if not self._has_warned:
+            self._has_warned = True
             _log.warning(
                 "run %s: step %s reported progress, but executor %r cannot send messages while a step runs",
                 call.workflow_id,
@@ -380,7 +384,7 @@ class RunExecutor:
             ExecutorError: the executor cannot be created.
         """
         if repeats_work(self._kind) or repeats_work(await self._open(path)):
-            raise self.refused(
+            raise self.refusal(
                 path, f"is .at_most_once(), and executor {self.name!r} may run a step again when it loses a worker"
             )
 
@@ -395,23 +399,23 @@ class RunExecutor:
         except ExecutorError:
             return  # the tries of the step report the error
         if not isinstance(executor, TakesResources):
-            raise self.refused(
+            raise self.refusal(
                 path, f"asks for resources {dict(resources)}, which executor {self.name!r} does not have"
             )
 
     async def close(self) -> None:
         """End the executor, if the run has created it."""
-        executor = self._given_up()
+        executor = self._detach()
         if executor is not None:
             await close(executor)
 
     def kill(self) -> None:
         """End the executor at once, if the run has created it."""
-        executor = self._given_up()
+        executor = self._detach()
         if executor is not None:
             kill(executor)
 
-    def _given_up(self) -> Executor | None:
+    def _detach(self) -> Executor | None:
         """Release the executor, even if it is not connected yet; return it if it has to be ended."""
         executor = self._executor or self._connecting
         self._executor = self._connecting = None
@@ -439,42 +443,42 @@ class RunExecutor:
             parcel: bytes | PythonAction = action
         else:
             by_value = not imports_program(executor)
-            parcel = pack_task(action, call, self._kept(executor, call), self._modules, by_value=by_value)
+            parcel = pack_task(action, call, self._take_snapshot(executor, call), self._modules, by_value=by_value)
         if self._room is None:
-            return await self._sent(executor, parcel, call, interrupts)
+            return await self._submit(executor, parcel, call, interrupts)
         async with self._room:
             executor = await self._open(path)  # other steps may have found it broken meanwhile
-            return await self._sent(executor, parcel, call, interrupts)
+            return await self._submit(executor, parcel, call, interrupts)
 
-    def _kept(self, executor: Executor, call: StepCall) -> StepSnapshot:
+    def _take_snapshot(self, executor: Executor, call: StepCall) -> StepSnapshot:
         retry, services = call.modifiers.retry, call.services
         most_tries = 1 if retry is None else retry.attempts
         baggage, state = step_baggage.get(), services.find_state(call.path)
         parcel = b"" if baggage is None else baggage.parcel
         return StepSnapshot(self.name, most_tries, services.is_followed, state, repeats_work(executor), parcel)
 
-    async def _sent(
+    async def _submit(
         self, executor: Executor, parcel: bytes | PythonAction, call: StepCall, interrupts: Interrupts
     ) -> Any:
-        path, placement, hearing = call.path, call.modifiers.placement, WorkerListener(call)
+        path, placement, listener = call.path, call.modifiers.placement, WorkerListener(call)
         resources = {} if placement is None else placement.resources
         try:
             future: Future[Any]
             if isinstance(parcel, PythonAction):
-                future = submitted_here(executor, parcel)
+                future = submit_here(executor, parcel)
             elif resources and not isinstance(executor, TakesResources):
-                raise self.refused(path, f"asks for resources {dict(resources)}, which its executor does not know")
+                raise self.refusal(path, f"asks for resources {dict(resources)}, which its executor does not know")
             elif hears_work(executor):
-                future = cast("HearsWork", executor).submit_heard(hearing, resources, work, parcel)
+                future = cast("HearsWork", executor).submit_heard(listener, resources, work, parcel)
             elif resources:
                 future = cast("TakesResources", executor).submit_with(resources, work, parcel)
             else:
                 future = executor.submit(work, parcel)
-            return await answer_of(future, executor, call, interrupts)
+            return await await_answer(future, executor, call, interrupts)
         except LostWorkerError as error:
             raise WorkerDiedError(path, executor=self.name, detail=str(error), exit_code=error.exit_code) from error
         except BrokenExecutor as error:
-            raise self._broken(executor, path, error) from error
+            raise self._release_broken(executor, path, error) from error
         except CancelledError as error:
             raise WorkerDiedError(path, executor=self.name, detail="the executor cancelled it") from error
         except ExecutorError as error:
@@ -484,29 +488,29 @@ class RunExecutor:
             raise
         except Exception as error:
             if isinstance(error, lost_worker_errors(executor)):
-                raise WorkerDiedError(path, executor=self.name, detail=_said(error)) from error
+                raise WorkerDiedError(path, executor=self.name, detail=_format_error(error)) from error
             raise self._error(
                 path,
                 f"could not run step {path!r}: {type(error).__name__}: {text_of(error)[:500]}",
                 "Its workers need the same flowckpt as the engine, and the packages of the step's function.",
             ) from error
         finally:
-            hearing.end()
+            listener.end()
 
-    def _broken(self, executor: Executor, path: str, error: BrokenExecutor) -> WorkerDiedError:
+    def _release_broken(self, executor: Executor, path: str, error: BrokenExecutor) -> WorkerDiedError:
         """Release an executor that is permanently broken; the next step gets a new one, if it can be created."""
         if not self._is_ours:
             return WorkerDiedError(
                 path,
                 executor=self.name,
-                detail=_said(error),
+                detail=_format_error(error),
                 remedy="The executor is permanently broken. Give the engine a function that creates one, and it creates a new "
                 "one: executors={…: lambda: ProcessPoolExecutor(4)}; or use 'process', which loses only the one step.",
             )
         if self._executor is executor:
             self._executor = None
             kill(executor)
-        return WorkerDiedError(path, executor=self.name, detail=_said(error))
+        return WorkerDiedError(path, executor=self.name, detail=_format_error(error))
 
     async def _open(self, path: str) -> Executor:
         if self._executor is None:
@@ -514,14 +518,14 @@ class RunExecutor:
                 self._opening = asyncio.Lock()
             async with self._opening:
                 if self._executor is None:
-                    self._modules = places_of_modules()
-                    self._executor = await self._made(path)
+                    self._modules = find_module_places()
+                    self._executor = await self._make_executor(path)
                     limit = self._executor.max_workers if isinstance(self._executor, LimitsWork) else None
                     if limit is not None and self._room is None:
                         self._room = asyncio.Semaphore(limit)
         return self._executor
 
-    async def _made(self, path: str) -> Executor:
+    async def _make_executor(self, path: str) -> Executor:
         try:
             executor = self._make()
             connect: Callable[[], None] | None = getattr(executor, "connect", None)
@@ -543,16 +547,16 @@ class RunExecutor:
             )
         return executor
 
-    def _error(self, path: str, said: str, remedy: str) -> ExecutorError:
-        return ExecutorError(f"executor {self.name!r} {said}", executor=self.name, path=path, remedy=remedy)
+    def _error(self, path: str, message: str, remedy: str) -> ExecutorError:
+        return ExecutorError(f"executor {self.name!r} {message}", executor=self.name, path=path, remedy=remedy)
 
-    def refused(self, path: str, why: str) -> UnknownExecutorError:
+    def refusal(self, path: str, why: str) -> UnknownExecutorError:
         """Return the error of a step that cannot run on this executor."""
         return UnknownExecutorError(
             f"step {path!r} {why}", executor=self.name, path=path, remedy="Choose another executor with .on(…)."
         )
 
 
-def _said(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     """Return the text of an error, in one line."""
     return f"{type(error).__name__}: {next(iter(text_of(error).splitlines()), '')[:300]}"

@@ -56,17 +56,17 @@ ModulePlaces = Mapping[str, tuple[str, str]]
 """The files of modules that cannot be imported, by name, and the package of a script run with `-m`."""
 
 
-def places_of_modules() -> dict[str, tuple[str, str]]:
+def find_module_places() -> dict[str, tuple[str, str]]:
     """Return the locations of this program's modules that another process cannot import by name."""
-    found = {}
+    places = {}
     for name, module in list(sys.modules.items()):
         if name != MAIN and LOADED_FROM_FILE in getattr(module, "__dict__", ()):
-            found[name] = str(Path(module.__file__ or "").absolute()), ""
+            places[name] = str(Path(module.__file__ or "").absolute()), ""
     main = sys.modules.get(MAIN)
     file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
     if file is not None and Path(file).is_file():
-        found[MAIN] = str(Path(file).absolute()), "" if spec is None else str(spec.parent)
-    return found
+        places[MAIN] = str(Path(file).absolute()), "" if spec is None else str(spec.parent)
+    return places
 
 
 def provide(name: str, places: ModulePlaces) -> None:
@@ -74,14 +74,14 @@ def provide(name: str, places: ModulePlaces) -> None:
     if name not in places:
         return
     file, package = places[name]
-    if _is_there(name, file):
+    if _is_loaded(name, file):
         return
     was_loading, Loading.is_under_way = Loading.is_under_way, True
     try:
         if name == MAIN:
-            sys.modules[MAIN] = _loaded(f"{package}.{LOADED_MAIN}" if package else LOADED_MAIN, file)
+            sys.modules[MAIN] = _load(f"{package}.{LOADED_MAIN}" if package else LOADED_MAIN, file)
         else:
-            _loaded(name, file)
+            _load(name, file)
     finally:
         Loading.is_under_way = was_loading
 
@@ -92,12 +92,12 @@ def name_in_engine(name: str) -> str:
     return f"{MAIN}.{rest}" if rest != name and (not before or before.endswith(".")) else name
 
 
-def _is_there(name: str, file: str) -> bool:
+def _is_loaded(name: str, file: str) -> bool:
     known = getattr(sys.modules.get(name), "__file__", None)
     return known is not None and str(Path(known).absolute()) == file
 
 
-def _loaded(name: str, file: str) -> ModuleType:
+def _load(name: str, file: str) -> ModuleType:
     loader = importlib.machinery.SourceFileLoader(name, file)  # a script need not have the extension .py
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None
@@ -117,14 +117,14 @@ FORM = 5
 
 
 def pack_task(
-    action: PythonAction, call: StepCall, kept: StepSnapshot, places: ModulePlaces, *, by_value: bool
+    action: PythonAction, call: StepCall, snapshot: StepSnapshot, places: ModulePlaces, *, by_value: bool
 ) -> bytes:
     """Return the bytes to send for one try of a step.
 
     Args:
         action: the function and its arguments.
         call: the step.
-        kept: the facts about the step to send with it.
+        snapshot: the facts about the step to send with it.
         places: the locations of the program's modules that cannot be imported by name.
         by_value: whether to send the code of the program's own files too, if cloudpickle is installed: for workers
             without these files.
@@ -133,17 +133,17 @@ def pack_task(
         NotSendableError: the function or an argument cannot be pickled.
     """
     dump: Callable[[Any], bytes]
-    dump, sending = _by_value(places) if by_value else (pickle.dumps, contextlib.nullcontext())
-    function, executor = action.function, kept.executor
+    dump, sending = _choose_pickler(places) if by_value else (pickle.dumps, contextlib.nullcontext())
+    function, executor = action.function, snapshot.executor
     if dump is pickle.dumps and getattr(function, "__module__", "") == MAIN and MAIN not in places:
-        raise _not_sendable(action, call.path, executor, "the function", function, "it is not in a file")
+        raise _not_sendable_error(action, call.path, executor, "the function", function, "it is not in a file")
     with sending:
         try:
             calling = dump((function, action.args, dict(action.kwargs)))
         except Exception as error:
-            raise _culprit(action, call.path, executor, dump, error) from error
+            raise _find_unsendable(action, call.path, executor, dump, error) from error
     known = (call.workflow_id, call.path, call.attempt, call.tries, dict(call.identity.arguments), call.generation)
-    return pickle.dumps((FORM, places, known, tuple(kept), calling))
+    return pickle.dumps((FORM, places, known, tuple(snapshot), calling))
 
 
 def unpack_task(
@@ -162,10 +162,10 @@ def unpack_task(
     if form != FORM:
         raise ValueError(f"the engine sends steps in form {form}, and the flowckpt of this worker reads form {FORM}")
     places, (run, path, attempt, tries, arguments, generation), fields, calling = rest
-    kept = StepSnapshot(*fields)
-    desk = RemoteStepServices(kept, way)
-    current = CurrentStep(run, path, attempt, tries, arguments, desk, kept.most_tries, None, generation)
-    return current, desk, lambda: _Unpickler(io.BytesIO(calling), places).load()
+    snapshot = StepSnapshot(*fields)
+    services = RemoteStepServices(snapshot, way)
+    current = CurrentStep(run, path, attempt, tries, arguments, services, snapshot.most_tries, None, generation)
+    return current, services, lambda: _Unpickler(io.BytesIO(calling), places).load()
 
 
 class _Unpickler(pickle.Unpickler):
@@ -178,16 +178,16 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _by_value(places: ModulePlaces) -> tuple[Callable[[Any], bytes], contextlib.AbstractContextManager[None]]:
+def _choose_pickler(places: ModulePlaces) -> tuple[Callable[[Any], bytes], contextlib.AbstractContextManager[None]]:
     try:
         dump: Callable[[Any], bytes] = external.cloudpickle.dumps
     except ImportError:
         return pickle.dumps, contextlib.nullcontext()
-    return dump, _sent_along(places)
+    return dump, _pickle_by_value(places)
 
 
 @contextlib.contextmanager
-def _sent_along(places: ModulePlaces) -> Iterator[None]:
+def _pickle_by_value(places: ModulePlaces) -> Iterator[None]:
     """Send the code of modules that were loaded by path; the code of `__main__` is always sent."""
     modules = [sys.modules[name] for name in places if name != MAIN]
     for module in modules:
@@ -200,19 +200,19 @@ def _sent_along(places: ModulePlaces) -> Iterator[None]:
                 external.cloudpickle.unregister_pickle_by_value(module)
 
 
-def _culprit(
+def _find_unsendable(
     action: PythonAction, path: str, executor: str, dump: Callable[[Any], bytes], error: Exception
 ) -> NotSendableError:
     """Return the error that names the part which cannot be sent."""
-    for place, value in _named(action):
+    for place, value in _list_parts(action):
         try:
             dump(value)
         except Exception as failure:
-            return _not_sendable(action, path, executor, place, value, _said(failure))
-    return _not_sendable(action, path, executor, "what it is called with", action.args, _said(error))
+            return _not_sendable_error(action, path, executor, place, value, _format_error(failure))
+    return _not_sendable_error(action, path, executor, "what it is called with", action.args, _format_error(error))
 
 
-def _named(action: PythonAction) -> Iterator[tuple[str, Any]]:
+def _list_parts(action: PythonAction) -> Iterator[tuple[str, Any]]:
     yield "the function", action.function
     try:
         names = [
@@ -228,7 +228,7 @@ def _named(action: PythonAction) -> Iterator[tuple[str, Any]]:
         yield f"argument {name!r}", value
 
 
-def _not_sendable(
+def _not_sendable_error(
     action: PythonAction, path: str, executor: str, place: str, value: Any, detail: str
 ) -> NotSendableError:
     remedy = (
@@ -241,7 +241,7 @@ def _not_sendable(
     )
 
 
-def _said(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error)[:300]}" if str(error) else type(error).__name__
 
 
@@ -252,7 +252,7 @@ def work(parcel: bytes) -> bytes:
     """Do one try of a step and return its outcome as bytes."""
     path = ""
     try:
-        now, desk, call = unpack_task(parcel, way_up.get())
+        now, services, call = unpack_task(parcel, way_up.get())
         path = now.path
         function, args, kwargs = call()
     except AbandonedStepError:
@@ -261,26 +261,26 @@ def work(parcel: bytes) -> bytes:
         return pickle.dumps((UNREADABLE, (type_name(type(error)), text_of(error)), False, {}, {}))
     token = set_call(now)
     try:
-        with _entered(desk.baggage):
+        with _unpickle_context(services.baggage):
             value = function(*args, **kwargs)
             if inspect.isawaitable(value):
-                value = asyncio.run(awaited(value))
+                value = asyncio.run(await_value(value))
         tree = codec.encode(value, return_annotation(function), place=f"{path}: output")
     except AbandonedStepError:
-        desk.close(waits=False)
+        services.close(waits=False)
         raise
     except BaseException as error:
-        desk.close()
-        failure = _as_in_engine(record_error(error, path=path, tries=now.tries, is_whole=True))
+        services.close()
+        failure = _rename_script(record_error(error, path=path, tries=now.tries, is_whole=True))
         content = attrs.asdict(failure), isinstance(error, Exception), read_retry_after(error, datetime.now(UTC))
-        return pickle.dumps((FAILED, content, desk.is_unheard, desk.figures, desk.published))
+        return pickle.dumps((FAILED, content, services.is_unheard, services.figures, services.published))
     finally:
         token.var.reset(token)
-    desk.close()
-    return pickle.dumps((DONE, tree, desk.is_unheard, desk.figures, desk.published))
+    services.close()
+    return pickle.dumps((DONE, tree, services.is_unheard, services.figures, services.published))
 
 
-def opened(answer: Any) -> tuple[str, Any, bool, Mapping[str, Any], Mapping[str, Any]]:
+def unpack_answer(answer: Any) -> tuple[str, Any, bool, Mapping[str, Any], Mapping[str, Any]]:
     """Unpack the bytes of `work`: kind, content, whether progress could not be sent, figures, and published values.
 
     The content is a tree; or a `StepError`, whether it was an `Exception`, and the seconds to wait before another try.
@@ -304,20 +304,20 @@ def opened(answer: Any) -> tuple[str, Any, bool, Mapping[str, Any], Mapping[str,
     return kind, content, bool(is_unheard), figures, published
 
 
-def _entered(parcel: bytes) -> AbstractContextManager[object]:
+def _unpickle_context(parcel: bytes) -> AbstractContextManager[object]:
     """Return the context manager to enter around the function; nothing if it cannot be unpickled here."""
     if parcel:
         with suppress(Exception):
-            found: AbstractContextManager[object] = pickle.loads(parcel)  # noqa: S301 - the engine's own, as the function
-            return found
+            context: AbstractContextManager[object] = pickle.loads(parcel)  # noqa: S301 - the engine's own, as the function
+            return context
     return nullcontext()
 
 
-async def awaited(value: Any) -> Any:
+async def await_value(value: Any) -> Any:
     """Await a value, for `asyncio.run`."""
     return await value
 
 
-def _as_in_engine(error: StepError) -> StepError:
+def _rename_script(error: StepError) -> StepError:
     """Rename classes of the script to the names that they have where it was run."""
     return attrs.evolve(error, type=name_in_engine(error.type), bases=tuple(map(name_in_engine, error.bases)))
