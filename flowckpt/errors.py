@@ -548,7 +548,7 @@ class CrashLoopError(OfRun, FlowckptError):
     since: str = field("when the first of these attempts saved last; empty if unknown", default="")
     candidates: Sequence[str] = field("all steps that may have been running", default=())
     message: str = derived(
-        "run {workflow_id!r} is in a crash loop: its process died {often} {where}{moment}, with nothing new saved between"
+        "run {workflow_id!r} is in a crash loop: its process died {often} {where}[ since {since}], with nothing new saved between"
     )
     remedy: str = derived(
         "Find out what the process dies of (memory, a crash in native code, a limit of the machine). Then "
@@ -562,7 +562,7 @@ class CrashLoopError(OfRun, FlowckptError):
             more = f" and {len(others) - 3} more" if len(others) > 3 else ""
             where += f" (or at one that had started before it: {', '.join(map(repr, others[:3]))}{more})"
         often = "once" if self.count == 1 else f"{self.count} times"
-        return {"often": often, "where": where, "moment": f" since {self.since}" if self.since else ""}
+        return {"often": often, "where": where}
 
 
 class StepNotStartedError(FlowckptError):
@@ -631,10 +631,9 @@ class NoAsyncioError(FlowckptError):
     remedy: str = derived("Await it under asyncio.run(…), or call engine.run_sync(…) in a thread of its own.")
 
 
-class RunExistsError(FlowckptError):
+class RunExistsError(OfRun, FlowckptError):
     """The store already has a run with the id of a new run."""
 
-    workflow_id: str = field("the id", kw_only=False)
     message: str = derived("run {workflow_id!r} exists already")
     remedy: str = (
         "Resume it with 'flowckpt resume {run}', or choose another id. One line that starts or resumes it: "
@@ -642,14 +641,10 @@ class RunExistsError(FlowckptError):
     )
 
 
-class RunNotCompletedError(FlowckptError):
+class RunNotCompletedError(OfRun, FlowckptError):
     """An earlier run with this id has not completed, and `if_exists="return"` runs nothing."""
 
-    workflow_id: str = field("the id", kw_only=False)
     status: str = field("its status: `failed`, `cancelled` or `crashed`")
     detail: str = field("its recorded error, if it has one", default="")
-    message: str = derived("run {workflow_id!r} is recorded as {status}{said}")
+    message: str = derived("run {workflow_id!r} is recorded as {status}[: {detail}]")
     remedy: str = derived("Nothing was run. Resume it with 'flowckpt resume {run}'.")
-
-    def _words(self) -> Mapping[str, object]:
-        return {"said": f": {self.detail}" if self.detail else ""}

@@ -127,44 +127,40 @@ class Telemetry:
 
     def __call__(self, event: Event) -> None:
         """Handle an event."""
-        told: Any = event
-        if event.kind in ("WorkflowStarted", "WorkflowResumed"):
-            self._begin(told)
-            return
+        data: Any = event
         run = self._runs.get(event.workflow_id)
+        if event.kind in ("WorkflowStarted", "WorkflowResumed"):
+            self._start_run(data)
         if run is None:
-            return
-        if event.kind == "WorkflowContinued":
-            self._end(run, told)
-            self._begin(told)
             return
         match event.kind:
             case "StepStarted":
-                self._start(run, told.path, told.step_type)
+                self._start_step(run, data)
             case "StepCompleted" | "StepFailed" | "StepAdopted":
-                self._finish(run, told)
+                self._end_step(run, data)
             case "StepRetrying":
-                self._note_retry(run, told)
+                self._record_retry(run, data)
             case "EvidenceVerified" | "EvidenceFailed":
-                self._check(run, told)
+                self._record_check(run, data)
             case "CheckpointSaved" | "CheckpointFailed":
-                self._save(run, told)
+                self._record_save(run, data)
             case "RollbackCompleted":
-                self._undo(run, told)
-            case "WorkflowCompleted" | "WorkflowFailed" | "WorkflowSuspended" | "WorkflowCancelled":
-                self._end(run, told)
+                self._record_rollback(run, data)
+            case "WorkflowContinued":
+                self._end_run(run, data)
+                self._start_run(data)
+            case kind if kind in _ENDS:
+                self._end_run(run, data)
 
     # --- attempts --------------------------------------------------------------------------------------------------
 
     def _tracer(self) -> trace.Tracer:
         return trace.get_tracer(_SCOPE, __version__, self._provider)
 
-    def _begin(self, event: Any) -> None:
+    def _start_run(self, event: Any) -> None:
         """Start the span of an attempt in the trace of the run, linked to the previous attempt and to the caller."""
         ids = _RunIds(event.birth or event.workflow_id, event.attempt)
-        links = [
-            trace.Link(_RunIds(ids.birth, each).context()) for each in range(event.attempt - 1, event.attempt) if each
-        ]
+        links = [trace.Link(_RunIds(ids.birth, event.attempt - 1).context())] if event.attempt > 1 else []
         caller = trace.get_current_span().get_span_context()
         if caller.is_valid:
             links.append(trace.Link(caller))
@@ -182,7 +178,7 @@ class Telemetry:
         span = tracer.start_span(f"run {event.workflow_name}", around, attributes=attributes, links=links)
         self._runs[event.workflow_id] = _OpenRun(event.workflow_name, span)
 
-    def _end(self, run: _OpenRun, event: Any) -> None:
+    def _end_run(self, run: _OpenRun, event: Any) -> None:
         del self._runs[event.workflow_id]
         if is_repeated_end(event):  # nothing ran: the span is not ended, so it is not exported
             return
@@ -209,7 +205,8 @@ class Telemetry:
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
-    def _start(self, run: _OpenRun, path: str, step_type: str) -> None:
+    def _start_step(self, run: _OpenRun, event: Any) -> None:
+        path, step_type = event.path, event.step_type
         if step_type in _UNTRACED:
             return
         if step_type in _WAITS:
@@ -234,7 +231,7 @@ class Telemetry:
             contexts.attach(step.before[0])
             step_baggage.set(step.before[1])
 
-    def _finish(self, run: _OpenRun, event: Any) -> None:
+    def _end_step(self, run: _OpenRun, event: Any) -> None:
         step, path = run.steps.pop(event.path, None), event.path
         duration_ms = getattr(event, "duration_ms", 0.0)
         if step is None:  # adopted, or not traced
@@ -262,7 +259,7 @@ class Telemetry:
                 added = value if value < _MOST_WHOLE else float(value)
                 self._figures.add(added, {**labels, "flowckpt.figure.name": name})
 
-    def _note_retry(self, run: _OpenRun, event: Any) -> None:
+    def _record_retry(self, run: _OpenRun, event: Any) -> None:
         step = run.steps.get(event.path)
         if step is not None and step.span is not None:
             step.span.add_event(
@@ -277,7 +274,7 @@ class Telemetry:
 
     # --- what has happened already -----------------------------------------------------------------------------------
 
-    def _check(self, run: _OpenRun, event: Any) -> None:
+    def _record_check(self, run: _OpenRun, event: Any) -> None:
         attributes = {"flowckpt.step.path": event.path, "flowckpt.evidence.moment": event.moment}
         step = run.steps.get(event.path)
         around = run.span if step is None or step.span is None else step.span
@@ -289,7 +286,7 @@ class Telemetry:
             span.set_attribute("flowckpt.evidence.details", list(event.details))
         span.end()
 
-    def _undo(self, run: _OpenRun, event: Any) -> None:
+    def _record_rollback(self, run: _OpenRun, event: Any) -> None:
         attributes = {"flowckpt.step.path": event.path}
         span = self._past_span(f"rollback {_span_name(event.path)}", run.span, event.duration_ms, attributes)
         _set_error(span, event)
@@ -300,7 +297,7 @@ class Telemetry:
         parent = trace.set_span_in_context(around, contexts.Context())
         return self._tracer().start_span(name, parent, attributes=attributes, start_time=start)
 
-    def _save(self, run: _OpenRun, event: Any) -> None:
+    def _record_save(self, run: _OpenRun, event: Any) -> None:
         is_saved = event.kind == "CheckpointSaved"
         labels = {"flowckpt.workflow.name": run.workflow_name, "flowckpt.save.reason": str(event.reason)}
         self._saves.add(1, {**labels, "flowckpt.save.outcome": "saved" if is_saved else "failed"})

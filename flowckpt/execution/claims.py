@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -79,8 +80,7 @@ class ClaimChecker:
         base_path: str = "",
         allow_network: Sequence[str] = (),
     ) -> None:
-        self._made: EvidenceVerifier | None = None
-        self._given = verifier
+        self._given_verifier = verifier
         self._mode = mode
         self._base_path = base_path
         self._allow_network = allow_network
@@ -97,21 +97,17 @@ class ClaimChecker:
         base_path = options.base_path or str(latest.metadata.get("base_path", ""))
         return cls(verifier, options.verify, base_path, options.allow_network)
 
-    @property
+    @cached_property
     def verifier(self) -> EvidenceVerifier:
         """The verifier; created when the first claim is checked."""
-        if self._made is None:
-            made = self._given
-            if made is None:
-                here = self._base_path
-                # The program's own claims may have paths anywhere; only relative paths must stay below the base.
-                made = evidence.verifier.EvidenceVerifier(
-                    here if here and Path(here).is_dir() else ".",
-                    allow_absolute=True,
-                    allow_network=self._allow_network,
-                )
-            self._made = made if self._mode is None else made.changed(mode=self._mode)
-        return self._made
+        verifier = self._given_verifier
+        if verifier is None:
+            here = self._base_path
+            # The program's own claims may have paths anywhere; only relative paths must stay below the base.
+            verifier = evidence.verifier.EvidenceVerifier(
+                here if here and Path(here).is_dir() else ".", allow_absolute=True, allow_network=self._allow_network
+            )
+        return verifier if self._mode is None else verifier.changed(mode=self._mode)
 
     @property
     def reads_all(self) -> bool:

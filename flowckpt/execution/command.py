@@ -16,6 +16,7 @@ from pathlib import Path
 
 from flowckpt.core.dsl.command import CommandAction
 from flowckpt.core.records.outputs import CommandOutput
+from flowckpt.core.system.process import signal_name
 from flowckpt.errors import CommandFailedError, StepTimeoutError
 from flowckpt.evidence.claims import find_secrets, scrub
 from flowckpt.execution.command_process import CommandProcess, OnLine
@@ -26,6 +27,7 @@ from flowckpt.execution.thread import deliver_later
 _TAIL = 2_000  # characters of an output that are added to an error
 _MOST_SHOWN = 300  # characters of a command, or of a line, in a message
 _PLAIN_WORD = re.compile(r"[\w@%+=:,./~-]+")
+_NO_OUTPUT = CommandOutput(0)
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
@@ -66,12 +68,13 @@ def check_exit(path: str, action: CommandAction, output: CommandOutput) -> None:
     """
     if output.exit_code == 0:
         return
-    code, said = output.exit_code, _find_last_line(output.stderr) or _find_last_line(output.stdout)
-    how = f"returned {code}" if code > 0 else f"was killed by {_signal_name(-code)}"
+    code, line = output.exit_code, _find_last_line(output.stderr) or _find_last_line(output.stdout)
+    how = f"returned {code}" if code > 0 else f"was killed by {signal_name(-code)}"
     remedy = "Fix it and resume; if this exit code is a success, claim it: .evidence(command_exit(…))."
     if code == -signal.SIGKILL:
         remedy = "A user killed it, or the system did because memory ran out; see the system's log."
-    raise _command_error(f"{_format_argv(action)} {how}{f': {said}' if said else ''}", path, action, output, remedy)
+    message = f"{_format_argv(action)} {how}{f': {line}' if line else ''}"
+    raise _command_error(message, remedy, path, action, output, exit_code=code)
 
 
 async def _run(
@@ -103,7 +106,9 @@ async def _run(
 
 def _read_outcome(process: CommandProcess, action: CommandAction, path: str) -> CommandOutput:
     if isinstance(process.end.error, OSError):
-        raise _start_error(process.end.error, path, action) from process.end.error
+        why, remedy = _explain_start_error(process.end.error, action)
+        message = f"{_format_argv(action)} cannot be started: {why}"
+        raise _command_error(message, remedy, path, action) from process.end.error
     for error in (process.end.error, process.feed.error if process.feed else None):
         if error is not None:
             raise error
@@ -118,14 +123,9 @@ def _read_outcome(process: CommandProcess, action: CommandAction, path: str) -> 
             timeout.add_note("One of its processes could not be killed, and may still be running.")
         raise timeout
     if process.end.exit_code is None:
-        raise _command_error(
-            f"{_format_argv(action)} ended, but its exit code is lost",
-            path,
-            action,
-            output,
-            "This process ignores SIGCHLD, or another part of it waits for all children: leave both to Python.",
-            is_known=False,
-        )
+        remedy = "This process ignores SIGCHLD, or another part of it waits for all children: leave both to Python."
+        message = f"{_format_argv(action)} ended, but its exit code is lost"
+        raise _command_error(message, remedy, path, action, output)
     return output
 
 
@@ -133,25 +133,21 @@ def _read_outcome(process: CommandProcess, action: CommandAction, path: str) -> 
 
 
 def _command_error(
-    message: str, path: str, action: CommandAction, output: CommandOutput, remedy: str, *, is_known: bool = True
+    message: str,
+    remedy: str,
+    path: str,
+    action: CommandAction,
+    output: CommandOutput = _NO_OUTPUT,
+    *,
+    exit_code: int | None = None,
 ) -> CommandFailedError:
     return CommandFailedError(
         scrubbed(message, _list_secrets(action)),
         path=path,
         argv=action.argv,
-        exit_code=output.exit_code if is_known else None,
+        exit_code=exit_code,
         stdout=_tail(output.stdout, action),
         stderr=_tail(output.stderr, action),
-        remedy=remedy,
-    )
-
-
-def _start_error(error: OSError, path: str, action: CommandAction) -> CommandFailedError:
-    why, remedy = _explain_start_error(error, action)
-    return CommandFailedError(
-        scrubbed(f"{_format_argv(action)} cannot be started: {why}", _list_secrets(action)),
-        path=path,
-        argv=action.argv,
         remedy=remedy,
     )
 
@@ -218,10 +214,3 @@ def _escape(text: str) -> str:
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape", "backslashreplace").decode() for each in text
     )
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"  # a real-time signal

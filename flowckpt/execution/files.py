@@ -118,20 +118,20 @@ class RunFiles:
         reading, writing = _normalize_paths(base, reads), _normalize_paths(base, writes)
         for file, name in writing.items():
             if any(_overlap(file, each) for each in reading):
-                raise _refused(path, f"it reads and writes {name}", "Write to another file than it reads.")
+                raise _files_error(path, f"it reads and writes {name}", "Write to another file than it reads.")
             for other in self._list_related(file):
                 if self._writer.get(other, path) != path:
-                    said = f"it writes {name}, which step {self._writer[other]!r} writes, too"
-                    raise _refused(path, said, "Give each step files of its own: a file has one writer in a run.")
+                    detail = f"it writes {name}, which step {self._writer[other]!r} writes, too"
+                    raise _files_error(path, detail, "Give each step files of its own: a file has one writer in a run.")
                 if reader := next((each for each in sorted(self._readers.get(other, ())) if each != path), None):
-                    said = f"it writes {name}, which step {reader!r} has read"
-                    raise _refused(path, said, "Write to another file, or yield the step that reads it later.")
+                    detail = f"it writes {name}, which step {reader!r} has read"
+                    raise _files_error(path, detail, "Write to another file, or yield the step that reads it later.")
         for file, name in reading.items():
             for other in self._list_related(file):
                 writer = self._writer.get(other, path)
                 if _are_parallel(writer, path):
-                    said = f"it reads {name}, which step {writer!r} writes, and the two may run in parallel"
-                    raise _refused(path, said, "Yield a separate step that runs first.")
+                    detail = f"it reads {name}, which step {writer!r} writes, and the two may run in parallel"
+                    raise _files_error(path, detail, "Yield a separate step that runs first.")
         for file in writing:
             self._writer[file] = path
         for file in reading:
@@ -165,5 +165,5 @@ def _are_parallel(one: str, other: str) -> bool:
     return False
 
 
-def _refused(path: str, said: str, remedy: str) -> StepFilesError:
-    return StepFilesError(path, detail=said, remedy=remedy)
+def _files_error(path: str, detail: str, remedy: str) -> StepFilesError:
+    return StepFilesError(path, detail=detail, remedy=remedy)

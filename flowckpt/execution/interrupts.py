@@ -171,16 +171,13 @@ class Interrupts:
 
     def find_cause(self, error: BaseException) -> BaseException:
         """Return the cause of an error: the signal that cancelled a wait, or the loss of the run."""
-        cause = self._find_signal(error)
-        return cause if self.fence is None else self.fence
-
-    def _find_signal(self, error: BaseException) -> BaseException:
+        cause = error
         if isinstance(error, asyncio.CancelledError) and self.pending_signal and self._task is not None:
             self._task.uncancel()
-            return RunInterrupted(self.pending_signal)
-        if type(error) is KeyboardInterrupt:  # Python's own, if flowckpt has no handler, or one raised by a step
-            return RunInterrupted("SIGINT").with_traceback(error.__traceback__)
-        return error
+            cause = RunInterrupted(self.pending_signal)
+        elif type(error) is KeyboardInterrupt:  # Python's own, if flowckpt has no handler, or one raised by a step
+            cause = RunInterrupted("SIGINT").with_traceback(error.__traceback__)
+        return self.fence or cause
 
     def request_cancel(self, *, rolls_back: bool) -> None:
         """Stop the run from within its own process, at the next step or during a wait."""

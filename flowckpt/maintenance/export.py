@@ -180,14 +180,6 @@ def _has_same_inputs(data: CheckpointData, before: CheckpointData) -> bool:
     return bool(plain_tree(mine, "inputs") == plain_tree(others, "inputs"))
 
 
-async def _list_attempts(store: StoreBase, workflow_id: str, newest: int) -> Sequence[int]:
-    """Return the attempts that may have saved something, the newest first.
-
-    Their numbers may have gaps, of any width: a file that was imported says them.
-    """
-    return [number for number in reversed(await store.attempts(workflow_id)) if number <= newest]
-
-
 async def _read_counting(store: StoreBase, workflow_id: str, attempt: int) -> Sequence[CheckpointData]:
     """Return the checkpoints of a damaged attempt that are part of the current history, oldest first."""
     checkpoints = []
@@ -215,7 +207,7 @@ async def read_whole_run(store: StoreBase, workflow_id: str) -> WholeRun:
     parts: list[Sequence[CheckpointData]] = []
     # Behind the newest checkpoint stands, in its own attempt, what a later one left behind whose checkpoints were deleted.
     bound = latest.sequence + 1
-    for attempt in await _list_attempts(store, workflow_id, latest.attempt):
+    for attempt in reversed([each for each in await store.attempts(workflow_id) if each <= latest.attempt]):
         # What a fenced writer appended when its successor had read the run was never acknowledged, and its sequences
         # were given again.
         try:
@@ -246,26 +238,18 @@ class LineWriter:
         workflow_id: the run.
 
     Attributes:
-        attempts: attempts so far.
-        checkpoints: checkpoints so far.
-        results: results so far.
-        blobs: large values so far.
+        counts: how much there is so far.
         identity: SHA-256 over the lines so far, but those of large values, which others name by their digest.
     """
 
     def __init__(self, workflow_id: str) -> None:
-        self.attempts = self.checkpoints = self.results = self.blobs = 0
+        self.counts = Counts()
         self.identity: Any = sha256()
         self._workflow_id = workflow_id
         self._attempt = 0
         self._held: HistoryView | None = None
         self._carried: dict[str, Json] = {}
         self._written: set[str] = set()
-
-    @property
-    def counts(self) -> Counts:
-        """How much there is so far."""
-        return Counts(self.attempts, self.checkpoints, self.results, self.blobs)
 
     def lines(self, checkpoints: Iterable[CheckpointData], *, is_whole: bool = True) -> Iterator[bytes]:
         """Return the lines of checkpoints, attempt by attempt and the oldest first.
@@ -284,7 +268,7 @@ class LineWriter:
             if data.attempt != self._attempt:
                 start = 0 if self._held is None else self._held.shared_length(view)
                 self._attempt, self._carried = data.attempt, {}
-                self.attempts += 1
+                self.counts.attempts += 1
                 yield self._said(attempt_line(data.attempt, start))
             else:
                 assert self._held is not None, "an attempt has begun"
@@ -302,18 +286,18 @@ class LineWriter:
             for blob in blobs.values():
                 if blob.digest not in self._written:
                     self._written.add(blob.digest)
-                    self.blobs += 1
+                    self.counts.blobs += 1
                     if is_whole:
                         yield self._blob_line(blob)
             for encoded in view.history.encoded_between(start, len(view)):
-                self.results += 1
+                self.counts.results += 1
                 yield self._said(result_line(encoded))
             for name in CARRIED:
                 if name in self._carried and head[name] == self._carried[name]:
                     del head[name]
                 else:
                     self._carried[name] = head[name]
-            self.checkpoints += 1
+            self.counts.checkpoints += 1
             self._held = view
             yield self._said(checkpoint_line(head, len(view), view.chain.hex()))
 

@@ -236,7 +236,7 @@ class RunReader:
         state.attempt, state.saved, state.has_saved, state.carried = attempt, keeps, False, {}
         state.history = state.history.forked(keeps)
         del state.chains[keeps + 1 :]
-        self._counts = attrs.evolve(self._counts, attempts=self._counts.attempts + 1)
+        self._counts.attempts += 1
 
     def _check_finished(self) -> None:
         """Refuse an attempt that does not end with a checkpoint."""
@@ -254,7 +254,7 @@ class RunReader:
             parse_strict_json(bytes(content))
         self.places[digest] = (self._offset + start, size)
         self._unnamed.add(digest)
-        self._counts = attrs.evolve(self._counts, blobs=self._counts.blobs + 1)
+        self._counts.blobs += 1
 
     def _read_result(self, encoded: bytes) -> None:
         if not self._state.attempt:
@@ -268,7 +268,7 @@ class RunReader:
             raise MalformedError(error.message) from None
         self._state.history.append(result, encoded, blobs)
         self._state.chains.append(sha256(self._state.chains[-1] + encoded).digest())
-        self._counts = attrs.evolve(self._counts, results=self._counts.results + 1)
+        self._counts.results += 1
 
     def _check_reference(self, value: Json) -> None:
         if type(value) is dict and "$blob" in value:
@@ -310,7 +310,7 @@ class RunReader:
             same = {name: getattr(before, held) for name, held in _SHARED.items() if name not in head}
             data = attrs.evolve(data, **same) if same else data
         state.sequence, state.saved, state.has_saved, state.latest = data.sequence, results, True, data
-        self._counts = attrs.evolve(self._counts, checkpoints=self._counts.checkpoints + 1)
+        self._counts.checkpoints += 1
         return data
 
     def is_signed_with(self, key: Key) -> bool:
@@ -680,11 +680,7 @@ def _refuse_malformed(file: str, reader: RunReader | None = None) -> Iterator[An
     """Say of what is malformed where it stands."""
     try:
         yield
-    except MalformedError as error:
-        line, text = 0 if reader is None else reader.line, str(error)
-        remedy = "" if "--" in text else _REMEDY  # it names the option that is the remedy
-        raise ImportRefusedError(text, file=file, line=line, remedy=remedy) from None
-    except RecursionError:
-        line = 0 if reader is None else reader.line
-        text = "something in it is nested too deep"
-        raise ImportRefusedError(text, file=file, line=line, remedy=_REMEDY) from None
+    except (MalformedError, RecursionError) as error:
+        detail = str(error) if isinstance(error, MalformedError) else "something in it is nested too deep"
+        remedy = "" if "--" in detail else _REMEDY  # it names the option that is the remedy
+        raise ImportRefusedError(detail, file=file, line=0 if reader is None else reader.line, remedy=remedy) from None

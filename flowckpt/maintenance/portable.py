@@ -41,7 +41,7 @@ _SIGNATURE = re.compile(rb',"key":"([0-9a-f]{16})","mac":"[0-9a-f]{64}"\}\}\n')
 _BLOB = re.compile(rb'\{"blob":"([0-9a-f]{64})","size":([1-9][0-9]{0,15}),"content":')
 
 
-@attrs.frozen
+@attrs.define
 class Counts:
     """How much stands in an exported run.
 

@@ -7,7 +7,7 @@ rollback. A rollback moves the head; later steps stay in the log, and the task c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -399,18 +399,17 @@ class TaskLog:
         Args:
             index: the step; -1 for the start.
         """
-        steps = []
+        return [self.committed[each] for each in self._walk_back(index)][::-1]
+
+    def _walk_back(self, index: int) -> Iterator[int]:
+        """Yield the index of a step, and those of the steps that led to it."""
         while index >= 0:
-            steps.append(self.committed[index])
+            yield index
             index = self.committed[index].after
-        return steps[::-1]
 
     def find_current(self) -> int:
         """Return the index of the newest step up to the head whose checkpoint the store holds; -1 for none."""
-        index = self.head
-        while index >= 0 and not self.is_live(index):
-            index = self.committed[index].after
-        return index
+        return next(filter(self.is_live, self._walk_back(self.head)), -1)
 
     def is_live(self, index: int) -> bool:
         """Return whether the store holds the checkpoint of a step."""
@@ -427,12 +426,7 @@ class TaskLog:
             index: the step; -1 for the start.
         """
         live = set(self.live.values())
-        steps = []
-        while index >= 0:
-            if index in live:
-                steps.append(self.committed[index])
-            index = self.committed[index].after
-        return steps
+        return [self.committed[each] for each in self._walk_back(index) if each in live]
 
     def remaining(self, index: int) -> tuple[str, ...] | None:
         """Return the planned steps that did not lead to one; None if there is no plan.

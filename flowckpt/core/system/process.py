@@ -142,6 +142,14 @@ def signal_session(leader: int, number: signal.Signals) -> None:
                 _signal_member(pid, leader, number)
 
 
+def signal_name(number: int) -> str:
+    """Return the name of a signal; real-time signals have only a number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def has_living(leader: int) -> bool:
     """Return whether a process of a session is alive; only the leader counts if the system does not list processes."""
     return any(fields[0] not in _DEAD for fields in map(_stat_fields, _members(leader)) if fields)

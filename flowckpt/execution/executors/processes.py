@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from flowckpt.core.system.process import signal_session
+from flowckpt.core.system.process import signal_name, signal_session
 from flowckpt.errors import SettingError
 from flowckpt.execution.executors.base import LostWorkerError, OnMessage, StoppedWorkError
 from flowckpt.execution.executors.worker_main import ANSWER, ASKS, GRACE_SECONDS, REPLY, WORK, Channel
@@ -191,10 +191,7 @@ def _describe_exit(code: int) -> str:
     if code == -signal.SIGKILL:
         return "it was killed by SIGKILL: by a user, or by the system because memory ran out"
     if code < 0:
-        try:
-            return f"it was killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"it was killed by signal {-code}"
+        return f"it was killed by {signal_name(-code)}"
     return f"it exited with {code} in the middle of the step"
 
 
@@ -382,7 +379,4 @@ class ProcessExecutor(Executor):
 
 def count_processors() -> int:
     """Return how many processors this process may use."""
-    counted: Callable[[], int | None] = getattr(os, "process_cpu_count", os.cpu_count)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return counted() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

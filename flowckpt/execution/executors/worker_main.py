@@ -113,9 +113,7 @@ def serve(channel_descriptor: int, life_descriptor: int) -> None:
             answer = _do_work(received[1])
             _flush()
             channel.send(answer, ANSWER)
-    except AbandonedStepError:
-        _end_at_once()
-    except OSError:  # the engine has gone
+    except (AbandonedStepError, OSError):  # stopped, or the engine has gone
         _end_at_once()
 
 

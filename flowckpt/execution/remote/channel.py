@@ -157,9 +157,6 @@ class Uplink:
                 self._condition.wait(None if self._news is None else self._due - now)
 
 
-_opening = threading.Lock()
-
-
 class StepSnapshot(NamedTuple):
     """The facts about a step that the engine sends with it.
 
@@ -198,7 +195,7 @@ class RemoteStepServices:
         self._has_state = not snapshot.may_be_old or way is None
         self._process = os.getpid()
         self._is_closed = False
-        self._counting = threading.Lock()
+        self._lock = threading.Lock()
         self.figures: dict[str, int | float] = {}
         """The figures of the step; the engine gets them with the answer."""
         self.published: dict[str, Any] = {}
@@ -220,7 +217,7 @@ class RemoteStepServices:
         """Add figures of a step; see `CurrentStep.record`."""
         numbers = validate_figures(figures)
         self._refuse_other_process(current, "record")
-        with self._counting:
+        with self._lock:
             if self._is_closed:
                 raise ended_try_error(current.path, current.tries)
             add_figures(self.figures, numbers)
@@ -230,7 +227,7 @@ class RemoteStepServices:
         published = {name: encode_published(current, name, value)}
         self._refuse_other_process(current, "publish")
         if self._way is None:
-            with self._counting:
+            with self._lock:
                 if self._is_closed:
                     raise ended_try_error(current.path, current.tries)
                 self.published.update(published)
@@ -258,7 +255,7 @@ class RemoteStepServices:
 
     def close(self, *, waits: bool = True) -> None:
         """Accept nothing more."""
-        with _opening, self._counting:
+        with self._lock:
             self._is_closed = True
         if self._uplink is not None:
             self._uplink.close(waits=waits)
@@ -266,7 +263,7 @@ class RemoteStepServices:
     def _open_uplink(self, way: WayUp) -> Uplink:
         """Return the uplink; most steps need none."""
         if self._uplink is None:
-            with _opening:
+            with self._lock:
                 if self._uplink is None:
                     self._uplink = Uplink(way)
                     if self._is_closed:

@@ -19,10 +19,10 @@ from flowckpt.execution.remote.submit import RunExecutor
 DEFAULT = "default"
 """The name of the executor of all steps that name none and may run elsewhere."""
 
-MOST_TRIES_WHEN_LOST = 4
-
 ENGINE: Literal["engine"] = "engine"
 THREAD: Literal["thread"] = "thread"
+IN_ENGINE: Mapping[str, Literal["engine", "thread"]] = {ENGINE: ENGINE, THREAD: THREAD}
+"""Descriptions that stand for no executor: the engine's own process and loop, and a thread of it."""
 Place: TypeAlias = RunExecutor | Literal["engine", "thread"]
 
 
@@ -38,7 +38,7 @@ class ExecutorPool:
     """
 
     def __init__(self, executors: Mapping[str, ExecutorSpec] | None = None) -> None:
-        self._places: dict[str, Place] = {ENGINE: ENGINE, THREAD: THREAD}
+        self._places: dict[str, Place] = {**IN_ENGINE}
         executors = {"process": "process", **(executors or {})}
         for name, each in executors.items():
             self._places[name] = _make_place(name, each)
@@ -70,16 +70,14 @@ class ExecutorPool:
             UnknownExecutorError: there is no such executor, or it cannot take the step.
             ExecutorError: the executor cannot be made.
         """
-        where = self.of(step, path)
-        if isinstance(where, RunExecutor) and step.modifiers.is_at_most_once:
-            await where.refuse_repeats(path)
-        if (
-            isinstance(where, RunExecutor)
-            and (placement := step.modifiers.placement) is not None
-            and placement.resources
-        ):
-            await where.refuse_resources(path, placement.resources)
-        return MOST_TRIES_WHEN_LOST if isinstance(where, RunExecutor) and where.may_try_again else 1
+        place, placement = self.of(step, path), step.modifiers.placement
+        if not isinstance(place, RunExecutor):
+            return 1
+        if step.modifiers.is_at_most_once:
+            await place.refuse_repeats(path)
+        if placement is not None and placement.resources:
+            await place.refuse_resources(path, placement.resources)
+        return dask.MOST_TRIES_WHEN_LOST if place.may_try_again else 1
 
     def tries_when_lost(self, step: Step[Any], path: str) -> int:
         """Return how often a step is tried whose worker got lost, where it has no `.retry()`."""
@@ -88,15 +86,16 @@ class ExecutorPool:
 
     async def close(self) -> None:
         """End what the run has made."""
-        for each in self._places.values():
-            if isinstance(each, RunExecutor):
-                await each.close()
+        for executor in self._executors():
+            await executor.close()
 
     def kill(self) -> None:
         """End it at once."""
-        for each in self._places.values():
-            if isinstance(each, RunExecutor):
-                each.kill()
+        for executor in self._executors():
+            executor.kill()
+
+    def _executors(self) -> list[RunExecutor]:
+        return [place for place in self._places.values() if isinstance(place, RunExecutor)]
 
     def _find_place(self, placement: Placement, path: str) -> Place:
         place = self._places.get(placement.executor)
@@ -143,10 +142,8 @@ def _make_place(name: Any, spec: Any) -> Place:
             f"executor {name!r} cannot be given: it is a part of the engine", setting="executors", remedy="Rename it."
         )
     if isinstance(spec, str):
-        if spec == ENGINE:
-            return ENGINE
-        if spec == THREAD:
-            return THREAD
+        if spec in IN_ENGINE:
+            return IN_ENGINE[spec]
         make = parse_description(spec)
         return RunExecutor(name, make, is_ours=True, kind=make.func)
     if not isinstance(spec, type) and callable(getattr(spec, "submit", None)):
@@ -159,9 +156,6 @@ def _make_place(name: Any, spec: Any) -> Place:
         remedy="Give a concurrent.futures.Executor, a function that makes one, or a description as 'process:8'.",
     )
 
-
-IN_ENGINE = ("engine", "thread")
-"""Descriptions that stand for no executor: the engine's own process and loop, and a thread of it."""
 
 _COUNT = re.compile(r"[1-9][0-9]{0,3}")
 _ADDRESS = re.compile(r"([^\s/:@?#]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")

@@ -63,11 +63,6 @@ from flowckpt.execution.thread import deliver_later
 # Ending an executor that a run has created, with all its work.
 
 
-async def close(executor: Executor) -> None:
-    """Shut an executor down, with any work that is still running."""
-    await finish_despite_cancel(run_blocking(lambda: kill(executor)))
-
-
 def kill(executor: Executor) -> None:
     """Shut an executor down at once."""
     own: Any = getattr(executor, "kill", None)
@@ -315,7 +310,7 @@ class RunExecutor:
         self._make = make
         self._is_ours = is_ours
         self._executor: Executor | None = None
-        self._opening: asyncio.Lock | None = None
+        self._opening = asyncio.Lock()
         self._connecting: Executor | None = None
         self._room: asyncio.Semaphore | None = None
         self._modules: ModulePlaces = {}
@@ -407,7 +402,7 @@ class RunExecutor:
         """End the executor, if the run has created it."""
         executor = self._detach()
         if executor is not None:
-            await close(executor)
+            await finish_despite_cancel(run_blocking(lambda: kill(executor)))
 
     def kill(self) -> None:
         """End the executor at once, if the run has created it."""
@@ -514,8 +509,6 @@ class RunExecutor:
 
     async def _open(self, path: str) -> Executor:
         if self._executor is None:
-            if self._opening is None:
-                self._opening = asyncio.Lock()
             async with self._opening:
                 if self._executor is None:
                     self._modules = find_module_places()
