@@ -44,35 +44,37 @@ def main() -> int:
     parser.add_argument("--only", default="", help="run only groups whose name contains this text")
     parser.add_argument("--chart", metavar="FILE", help="draw the figures (with --peers: the times) as SVG")
     parser.add_argument("--directory", help="the directory to write to, on the disk to measure")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     figures: list[Figure] = []
     times: dict[str, float] = {}
 
-    def against_peers(directory: Path, count: int, rounds: int) -> list[Figure]:
+    def measure_peers(directory: Path, count: int, rounds: int) -> list[Figure]:
         times.update(peers.durable_steps(directory, count, rounds))
-        return peers.compared(times)
+        return peers.compare(times)
 
-    with tempfile.TemporaryDirectory(prefix="flowckpt-bench-", dir=given.directory or Path.cwd()) as name:
-        groups = _groups(Path(name), is_smoke=given.smoke, is_full=given.full)
-        if given.peers:
-            count, rounds = (20, 1) if given.smoke else (300, 7)
-            groups = {"peers": lambda: against_peers(Path(name), count, rounds), **groups}
-        chosen = [group for group in groups if given.only in group]
+    with tempfile.TemporaryDirectory(prefix="flowckpt-bench-", dir=arguments.directory or Path.cwd()) as name:
+        groups = _make_groups(Path(name), is_smoke=arguments.smoke, is_full=arguments.full)
+        if arguments.peers:
+            count, rounds = (20, 1) if arguments.smoke else (300, 7)
+            groups = {"peers": lambda: measure_peers(Path(name), count, rounds), **groups}
+        chosen = [group for group in groups if arguments.only in group]
         if not chosen:
-            parser.error(f"no group's name holds {given.only!r}; there are {', '.join(groups)}")
+            parser.error(f"no group's name holds {arguments.only!r}; there are {', '.join(groups)}")
         for group in chosen:
             print(f"… {group}", file=sys.stderr, flush=True)
             figures += groups[group]()
-    if given.chart:
-        Path(given.chart).write_text(chart.of_times("A durable step", times) if times else chart.of_figures(figures))
-    if given.json:
+    if arguments.chart:
+        Path(arguments.chart).write_text(
+            chart.draw_times("A durable step", times) if times else chart.draw_figures(figures)
+        )
+    if arguments.json:
         print(json.dumps([{**attrs.asdict(figure), "reached": figure.is_reached} for figure in figures], indent=2))
     else:
-        print(_table(figures))
+        print(_format_table(figures))
     return 0
 
 
-def _groups(directory: Path, *, is_smoke: bool, is_full: bool) -> dict[str, Callable[[], list[Figure]]]:
+def _make_groups(directory: Path, *, is_smoke: bool, is_full: bool) -> dict[str, Callable[[], list[Figure]]]:
     few, many = (20, 200) if is_smoke else (1_000, 10_000)
     rounds = 1 if is_smoke else 7
     runs = 1_000_000 if is_full else 2_000 if is_smoke else 100_000
@@ -81,7 +83,7 @@ def _groups(directory: Path, *, is_smoke: bool, is_full: bool) -> dict[str, Call
         "durable step": lambda: steps.durable_step(directory, few, rounds),
         "sql": lambda: [*sql.sqlite_step(directory, few, rounds), *sql.postgres_step(few, rounds)],
         "object": lambda: objects.object_step(few // 5, min(rounds, 5)),
-        "throughput": lambda: throughput.runs_beside_each_other(
+        "throughput": lambda: throughput.runs_in_parallel(
             directory, 0.2 if is_smoke else 3.0, min(rounds, 3), (1, 4) if is_smoke else (1, 2, 4)
         ),
         "slow cores": lambda: throughput.on_slow_cores(0.2 if is_smoke else 5.0, min(rounds, 5)),
@@ -117,7 +119,7 @@ def _groups(directory: Path, *, is_smoke: bool, is_full: bool) -> dict[str, Call
     }
 
 
-def _table(figures: list[Figure]) -> str:
+def _format_table(figures: list[Figure]) -> str:
     width = max((len(figure.name) for figure in figures), default=0)
     lines = [f"{platform.python_implementation()} {platform.python_version()} on {platform.machine()}"]
     for figure in figures:

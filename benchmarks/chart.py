@@ -24,11 +24,11 @@ class _Bar:
     text: str
 
 
-def of_figures(figures: Sequence[Figure]) -> str:
+def draw_figures(figures: Sequence[Figure]) -> str:
     """Return the chart of figures whose target is an upper bound: a bar is the share of its target that was used."""
     target = _LEFT + _WIDTH / _FULL
     bottom = _ROW * len(figures) + 12
-    return _drawn(
+    return _draw(
         "Measured figures as a share of their targets",
         [
             _Bar(
@@ -46,10 +46,10 @@ def of_figures(figures: Sequence[Figure]) -> str:
     )
 
 
-def of_times(title: str, times: Mapping[str, float]) -> str:
+def draw_times(title: str, times: Mapping[str, float]) -> str:
     """Return the chart of times in seconds, by name; those of flowckpt stand out."""
     longest = max(times.values())
-    return _drawn(
+    return _draw(
         title,
         [
             _Bar(name, time / longest, _GOOD if name.startswith("flowckpt") else _OTHER, f"{time * 1e3:.2f} ms")
@@ -58,7 +58,7 @@ def of_times(title: str, times: Mapping[str, float]) -> str:
     )
 
 
-def _drawn(title: str, bars: Sequence[_Bar], marks: Iterable[str] = ()) -> str:
+def _draw(title: str, bars: Sequence[_Bar], marks: Iterable[str] = ()) -> str:
     height = _ROW * len(bars) + 34
     lines = [
         (

@@ -8,7 +8,7 @@ import os
 import time
 from pathlib import Path
 
-from benchmarks.figure import Figure, interleaved
+from benchmarks.figure import Figure, time_in_turn
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.evidence import EvidencePack, EvidenceVerifier, directory_digest, file_sha256
 
@@ -39,7 +39,7 @@ def large_file(directory: Path, size: int, rounds: int) -> list[Figure]:
             hashlib.file_digest(file, "sha256")
         return time.perf_counter() - began
 
-    mine, base, ratio = interleaved(ours, plain, rounds)
+    mine, base, ratio = time_in_turn(ours, plain, rounds)
     path.unlink()
     detail = f"{size / mine / 1e9:.2f} GB/s; plain {size / base / 1e9:.2f} GB/s; {1 / ratio:.2f} of its speed"
     return [Figure("verify one large file / hashlib.file_digest", ratio, 1 / 0.9, detail=detail)]
@@ -84,7 +84,7 @@ def unchanged_files(directory: Path, count: int, rounds: int) -> list[Figure]:
 
             return asyncio.run(verify())
 
-        mine, base, ratio = interleaved(ours, plain, rounds)
+        mine, base, ratio = time_in_turn(ours, plain, rounds)
         detail = f"{mine / count * 1e6:.1f} µs a file; os.stat {base / count * 1e6:.1f} µs"
         figures.append(Figure(f"re-verify {count} unchanged {name} / os.stat", ratio, 5.0, detail=detail))
     return figures

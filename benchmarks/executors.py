@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 from benchmarks import language_pipelines
-from benchmarks.figure import Figure, interleaved
+from benchmarks.figure import Figure, time_in_turn
 from flowckpt import MemoryCheckpointStore, ProcessExecutor, WorkflowEngine
 
 
@@ -31,6 +31,6 @@ def members(count: int, rounds: int) -> list[Figure]:
                 future.result()
             return (time.perf_counter() - began) / count
 
-        mine, raw, ratio = interleaved(in_map, bare, rounds)
+        mine, raw, ratio = time_in_turn(in_map, bare, rounds)
         detail = f"{mine * 1e6:.0f} µs a member; ProcessPoolExecutor.submit {raw * 1e6:.0f} µs"
         return [Figure("member of a map on process / bare submit", ratio, 8.0, detail=detail)]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import statistics
 from collections.abc import Callable
+from pathlib import Path
 
 import attrs
+
+_numbers = itertools.count()
 
 
 @attrs.frozen
@@ -24,7 +28,12 @@ class Figure:
         return self.value <= self.bar
 
 
-def interleaved(ours: Callable[[], float], theirs: Callable[[], float], rounds: int) -> tuple[float, float, float]:
+def new_path(directory: Path, suffix: str = "") -> Path:
+    """Return a path that was not used before."""
+    return directory / f"{next(_numbers):06d}{suffix}"
+
+
+def time_in_turn(ours: Callable[[], float], theirs: Callable[[], float], rounds: int) -> tuple[float, float, float]:
     """Measure two sides in turn; return the median of each and the median of their ratios, round by round."""
     mine: list[float] = []
     floor: list[float] = []

@@ -9,6 +9,7 @@ import asyncio
 import inspect
 import json
 import os
+import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
@@ -64,6 +65,28 @@ def appends(path: Path, count: int) -> None:
         os.write(file, line)
         os.fdatasync(file)
     os.close(file)
+
+
+def time_appends(path: Path, count: int) -> float:
+    """Return the seconds of one append of `appends`."""
+    began = time.perf_counter()
+    appends(path, count)
+    return (time.perf_counter() - began) / count
+
+
+def time_tasks(count: int) -> float:
+    """Return the seconds of one awaited task, the cost of asyncio itself."""
+
+    async def work(number: int) -> int:
+        return number
+
+    async def run() -> float:
+        began = time.perf_counter()
+        for number in range(count):
+            await asyncio.create_task(work(number))
+        return (time.perf_counter() - began) / count
+
+    return asyncio.run(run())
 
 
 def fan_out(function: Callable[[int], Any], path: Path, count: int, width: int) -> None:

@@ -10,34 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import floor, language_pipelines
-from benchmarks.figure import Figure, interleaved
+from benchmarks.figure import Figure, new_path, time_in_turn
 from flowckpt import CheckpointStore, FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine
 from flowckpt.core.dsl import Workflow
 
-_fresh = iter(range(10**9))
 
-
-def _new(directory: Path) -> Path:
-    return directory / f"language-{next(_fresh):06d}"
-
-
-def _appends(directory: Path, count: int) -> float:
-    began = time.perf_counter()
-    floor.appends(_new(directory), count)
-    return (time.perf_counter() - began) / count
-
-
-def _tasks(count: int) -> float:
-    async def run() -> float:
-        began = time.perf_counter()
-        for number in range(count):
-            await asyncio.create_task(language_pipelines.trivial_async(number))
-        return (time.perf_counter() - began) / count
-
-    return asyncio.run(run())
-
-
-def _timed(store: CheckpointStore, workflow: Workflow[..., int], count: int, *, fails: bool = False) -> float:
+def _time_run(store: CheckpointStore, workflow: Workflow[..., int], count: int, *, fails: bool = False) -> float:
     began = time.perf_counter()
     result = WorkflowEngine(store).run_sync(workflow, count=count)
     taken = (time.perf_counter() - began) / count
@@ -45,7 +23,7 @@ def _timed(store: CheckpointStore, workflow: Workflow[..., int], count: int, *, 
     return taken
 
 
-def _signalled(store: CheckpointStore, count: int) -> float:
+def _time_signals(store: CheckpointStore, count: int) -> float:
     """Time a run that is repeatedly suspended at a wait, sent a signal and resumed."""
     engine = WorkflowEngine(store)
     began = time.perf_counter()
@@ -61,13 +39,13 @@ def waits(directory: Path, count: int, rounds: int) -> list[Figure]:
     figures = []
     for name, make, bar in (
         ("memory", MemoryCheckpointStore, 6.0),
-        ("file", lambda: FileCheckpointStore(_new(directory)), 45.0),
+        ("file", lambda: FileCheckpointStore(new_path(directory)), 45.0),
     ):
 
         def ours(make: Callable[[], CheckpointStore] = make) -> float:
-            return _signalled(make(), count)
+            return _time_signals(make(), count)
 
-        mine, base, ratio = interleaved(ours, lambda: _appends(directory, count), rounds)
+        mine, base, ratio = time_in_turn(ours, lambda: floor.time_appends(new_path(directory), count), rounds)
         detail = f"{mine * 1e3:.2f} ms; append + fdatasync {base * 1e6:.0f} µs"
         figures.append(Figure(f"wait, suspend, signal, resume ({name} store) / append", ratio, bar, detail=detail))
     return figures
@@ -83,9 +61,9 @@ def against_tasks(count: int, rounds: int) -> list[Figure]:
     ):
 
         def ours(workflow: Workflow[..., int] = workflow) -> float:
-            return _timed(MemoryCheckpointStore(), workflow, count)
+            return _time_run(MemoryCheckpointStore(), workflow, count)
 
-        mine, base, ratio = interleaved(ours, lambda: _tasks(count), rounds)
+        mine, base, ratio = time_in_turn(ours, lambda: floor.time_tasks(count), rounds)
         detail = f"{mine * 1e6:.0f} µs; a task {base * 1e6:.1f} µs"
         figures.append(Figure(f"{name} / await create_task", ratio, bar, detail=detail))
     return figures
@@ -100,9 +78,9 @@ def against_appends(directory: Path, count: int, rounds: int) -> list[Figure]:
     ):
 
         def ours(workflow: Workflow[..., int] = workflow, fails: bool = fails) -> float:
-            return _timed(FileCheckpointStore(_new(directory)), workflow, count, fails=fails)
+            return _time_run(FileCheckpointStore(new_path(directory)), workflow, count, fails=fails)
 
-        mine, base, ratio = interleaved(ours, lambda: _appends(directory, count), rounds)
+        mine, base, ratio = time_in_turn(ours, lambda: floor.time_appends(new_path(directory), count), rounds)
         detail = f"{mine * 1e6:.0f} µs; append + fdatasync {base * 1e6:.0f} µs"
         figures.append(Figure(f"{name} / append", ratio, bar, detail=detail))
     return figures
@@ -113,7 +91,7 @@ def large_map(directory: Path, count: int) -> list[Figure]:
     figures = []
     for name, store, bar in (
         ("memory", "MemoryCheckpointStore()", 2_000.0),
-        ("file", f"FileCheckpointStore({str(_new(directory))!r})", 2_500.0),
+        ("file", f"FileCheckpointStore({str(new_path(directory))!r})", 2_500.0),
     ):
         code = (
             "import time\n"

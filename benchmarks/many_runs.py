@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import pipelines
-from benchmarks.figure import Figure, interleaved
-from benchmarks.throughput import server
+from benchmarks.figure import Figure, new_path, time_in_turn
+from benchmarks.sql import postgres_server
 from flowckpt import WorkflowEngine, open_store, step, workflow
 
 STEPS = 10
 _CONNECTIONS = 16
-_fresh = iter(range(10**9))
 
 
 async def record(number: int) -> dict[str, Any]:
@@ -46,7 +45,7 @@ def many_sync(count: int) -> Generator[Any, Any, None]:
         yield step("work").python(record_in_place, number).checkpoint()
 
 
-def _awaited(function: Callable[[int], Any]) -> Callable[[int], Any]:
+def _make_async(function: Callable[[int], Any]) -> Callable[[int], Any]:
     @functools.wraps(function)
     async def later(number: int) -> Any:
         return function(number)
@@ -54,7 +53,7 @@ def _awaited(function: Callable[[int], Any]) -> Callable[[int], Any]:
     return later
 
 
-_REALISTIC = [_awaited(function) for function in pipelines.VALUES.values()]
+_REALISTIC = [_make_async(function) for function in pipelines.VALUES.values()]
 
 
 @workflow("many_values")
@@ -73,34 +72,34 @@ def concurrent_runs(directory: Path, runs: int, rounds: int) -> list[Figure]:
         rounds: how often each store is measured.
     """
 
-    def of_memory(pipeline: Any) -> float:
-        return _seconds("memory:", runs, pipeline)
+    def time_memory(pipeline: Any) -> float:
+        return _time_runs("memory:", runs, pipeline)
 
-    def of_file(pipeline: Any) -> float:
-        return _seconds(f"file:{directory / str(next(_fresh))}", runs, pipeline)
+    def time_file(pipeline: Any) -> float:
+        return _time_runs(f"file:{new_path(directory)}", runs, pipeline)
 
-    def of_sqlite(pipeline: Any) -> float:
-        return _seconds(f"sqlite:{directory / str(next(_fresh))}.db", runs, pipeline)
+    def time_sqlite(pipeline: Any) -> float:
+        return _time_runs(f"sqlite:{new_path(directory, '.db')}", runs, pipeline)
 
-    def of_sync_steps() -> float:
-        return of_file(many_sync)
+    def time_sync_steps() -> float:
+        return time_file(many_sync)
 
     figures = []
     for pipeline, what in ((many, ""), (many_values, " with values of four kinds")):
-        for name, of_store, bar in (("file", of_file, 1 / 0.4), ("sqlite", of_sqlite, 1 / 0.35)):
-            ours, base = functools.partial(of_store, pipeline), functools.partial(of_memory, pipeline)
-            said = f"{name}: {runs} runs at once{what} / memory store"
-            figures.append(_figure(said, ours, base, runs, rounds, bar))
-    taken = statistics.median(of_sync_steps() for _ in range(rounds))
+        for name, time_store, bar in (("file", time_file, 1 / 0.4), ("sqlite", time_sqlite, 1 / 0.35)):
+            ours, base = functools.partial(time_store, pipeline), functools.partial(time_memory, pipeline)
+            title = f"{name}: {runs} runs at once{what} / memory store"
+            figures.append(_figure(title, ours, base, runs, rounds, bar))
+    taken = statistics.median(time_sync_steps() for _ in range(rounds))
     each = taken / runs / STEPS
     name = f"file: µs a sync step, {runs} runs at once"
     figures.append(Figure(name, each * 1e6, 1e6 / 1500, "µs", detail=f"{1 / each:.0f} steps/s"))
-    with server() as url:
+    with postgres_server() as url:
         figures.append(
             _figure(
                 f"postgresql: {runs} runs at once / one-row commits of {_CONNECTIONS} connections",
-                lambda: _seconds(url, runs),
-                lambda: asyncio.run(_bare(url, runs)),
+                lambda: _time_runs(url, runs),
+                lambda: asyncio.run(_time_commits(url, runs)),
                 runs,
                 rounds,
                 2.0,
@@ -112,12 +111,12 @@ def concurrent_runs(directory: Path, runs: int, rounds: int) -> list[Figure]:
 def _figure(
     name: str, ours: Callable[[], float], theirs: Callable[[], float], runs: int, rounds: int, bar: float
 ) -> Figure:
-    mine, base, ratio = interleaved(ours, theirs, rounds)
+    mine, base, ratio = time_in_turn(ours, theirs, rounds)
     count = runs * STEPS
     return Figure(name, ratio, bar, detail=f"{count / mine:.0f} steps/s; {count / base:.0f}")
 
 
-def _seconds(spec: str, runs: int, pipeline: Any = many) -> float:
+def _time_runs(spec: str, runs: int, pipeline: Any = many) -> float:
     async def main() -> float:
         store: Any = open_store(spec)
         engine = WorkflowEngine(store)
@@ -133,7 +132,7 @@ def _seconds(spec: str, runs: int, pipeline: Any = many) -> float:
     return asyncio.run(main())
 
 
-async def _bare(url: str, tasks: int) -> float:
+async def _time_commits(url: str, tasks: int) -> float:
     psycopg: Any = importlib.import_module("psycopg")
     free: asyncio.Queue[Any] = asyncio.Queue()
     for _ in range(_CONNECTIONS):

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from benchmarks import pipelines
-from benchmarks.figure import Figure, interleaved
+from benchmarks.figure import Figure, time_in_turn
 from flowckpt import WorkflowEngine
 from flowckpt.stores import open_store
 
@@ -50,7 +50,7 @@ def _step(spec: str, count: int, rounds: int) -> Figure:
             obstore.put(driver, f"{place}/{number:06d}", _BODY, mode="create", use_multipart=False)
         return (time.perf_counter() - began) / count
 
-    mine, base, ratio = interleaved(ours, bare, rounds)
+    mine, base, ratio = time_in_turn(ours, bare, rounds)
     return Figure(
         "durable step in object storage / a put",
         ratio,

@@ -139,7 +139,9 @@ def durable_steps(directory: Path, count: int, rounds: int) -> dict[str, float]:
     }
     for peer in PEERS:
         try:
-            side = functools.partial(_seconds, _environment(directory, peer), peer.program, directory, count, "{}.db")
+            side = functools.partial(
+                _seconds, _create_environment(directory, peer), peer.program, directory, count, "{}.db"
+            )
             side()
         except subprocess.CalledProcessError as error:
             print(f"  {peer.name} is skipped: {error.stderr.strip()[-300:]}", file=sys.stderr, flush=True)
@@ -152,11 +154,11 @@ def durable_steps(directory: Path, count: int, rounds: int) -> dict[str, float]:
     return {name: statistics.median(times) for name, times in measured.items()}
 
 
-def compared(times: Mapping[str, float]) -> list[Figure]:
+def compare(times: Mapping[str, float]) -> list[Figure]:
     """Compare each of our times with each of the peers'."""
     return [
         Figure(
-            f"{mine}: a durable step / {other}", times[mine] / times[other], 1, detail=_milliseconds(times, mine, other)
+            f"{mine}: a durable step / {other}", times[mine] / times[other], 1, detail=_format_times(times, mine, other)
         )
         for other in times
         if not other.startswith("flowckpt")
@@ -165,23 +167,23 @@ def compared(times: Mapping[str, float]) -> list[Figure]:
     ]
 
 
-def _milliseconds(times: Mapping[str, float], mine: str, other: str) -> str:
+def _format_times(times: Mapping[str, float], mine: str, other: str) -> str:
     return f"{times[mine] * 1e3:.2f} ms; {other} {times[other] * 1e3:.2f} ms"
 
 
-def _environment(directory: Path, peer: Peer) -> str:
+def _create_environment(directory: Path, peer: Peer) -> str:
     """Return the Python of an environment with a peer."""
     place = directory / f"peer-{peer.name}"
     venv.create(place, with_pip=True)
     python = str(place / "bin" / "python")
-    _output([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *peer.packages])
+    _run_command([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *peer.packages])
     return python
 
 
 def _seconds(python: str, program: str, directory: Path, count: int, spec: str) -> float:
     path = spec.format(directory / f"peer-{next(_fresh)}")
-    return float(_output([python, "-c", program, str(count), path]).splitlines()[-1])
+    return float(_run_command([python, "-c", program, str(count), path]).splitlines()[-1])
 
 
-def _output(command: list[str]) -> str:
+def _run_command(command: list[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout

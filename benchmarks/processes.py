@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import floor, pipelines
-from benchmarks.figure import Figure, interleaved
+from benchmarks.figure import Figure, time_in_turn
 from flowckpt import FileCheckpointStore, WorkflowEngine
 from flowckpt.core.identity import fingerprint
 from flowckpt.core.system.blocking import blocking_allowed
@@ -28,25 +28,27 @@ _NAMES = (
 )
 
 
-def _process(code: str) -> float:
-    """Return the processor time of a process, with compiled modules already cached."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+def run_python(*arguments: str, **environment: str) -> str:
+    """Return the output of a process, with compiled modules already cached."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, env={**kept, **environment}).stdout
+
+
+def time_python(*arguments: str, **environment: str) -> float:
+    """Return the processor time of a process."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(
-        [sys.executable, "-c", code],
-        check=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=environment,
-    )
+    run_python(*arguments, **environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def imports(rounds: int) -> list[Figure]:
-    _process(f"import attrs, cattrs, asyncio, click; from flowckpt import {_NAMES}")  # compile once
-    mine, base, ratio = interleaved(
-        lambda: _process(f"from flowckpt import {_NAMES}"), lambda: _process("import attrs, cattrs, asyncio"), rounds
+    time_python("-c", f"import attrs, cattrs, asyncio, click; from flowckpt import {_NAMES}")  # compile once
+    mine, base, ratio = time_in_turn(
+        lambda: time_python("-c", f"from flowckpt import {_NAMES}"),
+        lambda: time_python("-c", "import attrs, cattrs, asyncio"),
+        rounds,
     )
     detail = f"{mine * 1e3:.0f} ms; attrs, cattrs and asyncio {base * 1e3:.0f} ms"
     return [Figure("import and touch the main names / import attrs, cattrs, asyncio", ratio, 1.2, detail=detail)]
@@ -91,13 +93,13 @@ def code_of_a_step(directory: Path, rounds: int) -> list[Figure]:
             ast.parse(text)
         return time.process_time() - began
 
-    mine, base, ratio = interleaved(ours, parser, rounds)
+    mine, base, ratio = time_in_turn(ours, parser, rounds)
     sys.path.remove(str(directory))
     detail = f"{mine / lines * 1e6:.0f} µs a line of {lines}; Python's parser {base / lines * 1e6:.0f} µs"
     return [Figure("fingerprint of a step's code / parsing it", ratio, 4, detail=detail)]
 
 
-def _stopped_run(path: Path, count: int) -> None:
+def _create_stopped_run(path: Path, count: int) -> None:
     """Create a run of `count` finished steps that stopped before its next one."""
     WorkflowEngine(FileCheckpointStore(path)).run_sync(pipelines.stops, workflow_id="run", count=count)
 
@@ -105,17 +107,20 @@ def _stopped_run(path: Path, count: int) -> None:
 def resume_start(directory: Path, count: int, rounds: int) -> list[Figure]:
     paths = [directory / f"resume-{number}" for number in range(rounds)]
     for path in paths:
-        _stopped_run(path, count)
+        _create_stopped_run(path, count)
     left = iter(paths)
-    _process("import click; from benchmarks.pipelines import stops; from flowckpt import WorkflowEngine, run_sync")
+    time_python(
+        "-c", "import click; from benchmarks.pipelines import stops; from flowckpt import WorkflowEngine, run_sync"
+    )
 
     def ours() -> float:
-        return _process(
+        return time_python(
+            "-c",
             "from benchmarks.pipelines import stops; from flowckpt import FileCheckpointStore, WorkflowEngine\n"
-            f"WorkflowEngine(FileCheckpointStore({str(next(left))!r})).resume_sync(stops, workflow_id='run')"
+            f"WorkflowEngine(FileCheckpointStore({str(next(left))!r})).resume_sync(stops, workflow_id='run')",
         )
 
-    mine, base, ratio = interleaved(ours, lambda: _process("import attrs, cattrs, asyncio, click"), rounds)
+    mine, base, ratio = time_in_turn(ours, lambda: time_python("-c", "import attrs, cattrs, asyncio, click"), rounds)
     detail = f"{mine * 1e3:.0f} ms; Python and its imports {base * 1e3:.0f} ms"
     return [Figure(f"process start to the next step after {count} / Python and imports", ratio, 1.6, detail=detail)]
 
@@ -125,7 +130,7 @@ def resume_growth(directory: Path, counts: tuple[int, int]) -> list[Figure]:
     ours, bare = [], []
     for count in counts:
         path, journal = directory / f"growth-{count}", directory / f"journal-{count}"
-        _stopped_run(path, count)
+        _create_stopped_run(path, count)
         make = pipelines.floor_of(pipelines.trivial, count)
         write_journal(journal, count, pipelines.trivial)
         mine, base = [], []
@@ -169,7 +174,6 @@ def peak_memory(directory: Path, counts: tuple[int, int]) -> list[Figure]:
             # Not getrusage: there a child starts with the peak of its parent.
             "print([line for line in open('/proc/self/status') if line.startswith('VmHWM')][0].split()[1])"
         )
-        out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-        peaks.append(int(out))
+        peaks.append(int(run_python("-c", code)))
     detail = f"{peaks[1] / 1024:.0f} MB at {counts[1]} steps, {peaks[0] / 1024:.0f} MB at {counts[0]}"
     return [Figure("peak memory, long run / short run", peaks[1] / peaks[0], 1.5, detail=detail)]

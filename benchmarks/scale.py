@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.figure import Figure
 from benchmarks.filling import fill_postgres, fill_sqlite, run_id, save_template
-from benchmarks.sql import SERVER_VARIABLE
+from benchmarks.sql import postgres_server
 from flowckpt.core.records.listing import RunFilter
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.clock import SystemClock
@@ -59,14 +59,14 @@ def sqlite_scale(directory: Path, large: int, rounds: int) -> list[Figure]:
         save_template(store)
         store.close()
         with (
-            _told(f"{count:,} runs into SQLite"),
+            _report_time(f"{count:,} runs into SQLite"),
             contextlib.closing(sqlite3.connect(file, isolation_level=None)) as to,
         ):
             fill_sqlite(to, count)
             os.sync()
         stores.append((SqliteCheckpointStore(file), count))
     try:
-        return _figures("SQLite", stores, rounds)
+        return _measure("SQLite", stores, rounds)
     finally:
         for opened, _ in stores:
             opened.close()
@@ -75,16 +75,8 @@ def sqlite_scale(directory: Path, large: int, rounds: int) -> list[Figure]:
 
 def postgres_scale(large: int, rounds: int) -> list[Figure]:
     """Compare schemas of 1,000 and of many runs on the same PostgreSQL server."""
-    given = os.environ.get(SERVER_VARIABLE)
-    if given:
-        return _postgres_scale(given, large, rounds)
-    server: Any = importlib.import_module("tests.postgres").PostgresServer(is_durable=True)
-    try:
-        server.start()
-        url = f"postgresql://tests@/postgres?host={server.directory}&port={server.port}"
+    with postgres_server() as url:
         return _postgres_scale(url, large, rounds)
-    finally:
-        server.close()
 
 
 def _postgres_scale(url: str, large: int, rounds: int) -> list[Figure]:
@@ -97,10 +89,10 @@ def _postgres_scale(url: str, large: int, rounds: int) -> list[Figure]:
             store = postgres.PostgresCheckpointStore(url, schema=schemas[-1])
             stores.append((store, count))
             save_template(store)
-            with _told(f"{count:,} runs into PostgreSQL"), psycopg.connect(url, autocommit=True) as to:
+            with _report_time(f"{count:,} runs into PostgreSQL"), psycopg.connect(url, autocommit=True) as to:
                 to.execute(f"SET search_path = {schemas[-1]}")
                 fill_postgres(to, count)
-        return _figures("PostgreSQL", stores, rounds)
+        return _measure("PostgreSQL", stores, rounds)
     finally:
         for opened, _ in stores:
             opened.close()
@@ -110,27 +102,27 @@ def _postgres_scale(url: str, large: int, rounds: int) -> list[Figure]:
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
+def _report_time(what: str) -> Iterator[None]:
     began = time.perf_counter()
     yield
     print(f"  {what}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
 
 
-def _figures(name: str, stores: list[tuple[Any, int]], rounds: int) -> list[Figure]:
+def _measure(name: str, stores: list[tuple[Any, int]], rounds: int) -> list[Figure]:
     figures = []
     with blocking_allowed(True), asyncio.Runner() as runner:
-        asked = [_questions(store, count, runner) for store, count in stores]
-        for question in asked[0]:
-            small, large = (questions[question] for questions in asked)
+        operations = [_make_operations(store, count, runner) for store, count in stores]
+        for question in operations[0]:
+            small, large = (questions[question] for questions in operations)
             # A store of 1,000 runs has only few old runs to prune.
-            mine, base = _interleaved(large, small, rounds, seconds=0 if "prune" in question else _SECONDS)
+            mine, base = _time_in_turn(large, small, rounds, seconds=0 if "prune" in question else _SECONDS)
             detail = f"{mine * 1e3:.2f} ms with {stores[1][1]:,} runs; {base * 1e3:.2f} ms with {SMALL:,}"
             figures.append(Figure(f"{question}, {name}", mine / base, BAR, detail=detail))
             print(f"  {figures[-1].name}: {figures[-1].value:.2f}, {detail}", file=sys.stderr, flush=True)
     return figures
 
 
-def _interleaved(
+def _time_in_turn(
     ours: Callable[[], object], theirs: Callable[[], object], rounds: int, *, seconds: float
 ) -> tuple[float, float]:
     """Measure two stores in turn, fast operations more often; return the lower quartile of each.
@@ -151,13 +143,13 @@ def _interleaved(
     return statistics.quantiles(times[0], n=4)[0], statistics.quantiles(times[1], n=4)[0]
 
 
-def _questions(store: Any, count: int, runner: asyncio.Runner) -> dict[str, Callable[[], object]]:
+def _make_operations(store: Any, count: int, runner: asyncio.Runner) -> dict[str, Callable[[], object]]:
     chance, runs = random.Random(7), store.runs
 
     def some_run() -> str:
         return run_id(chance.randrange(count // 2, count))
 
-    def listed(wanted: RunFilter) -> Callable[[], object]:
+    def make_list(wanted: RunFilter) -> Callable[[], object]:
         def ask() -> None:
             found = runs.find_runs(wanted)
             assert len(found) == _LIMIT, f"{wanted} finds {len(found)}"
@@ -180,7 +172,7 @@ def _questions(store: Any, count: int, runner: asyncio.Runner) -> dict[str, Call
         assert len(runs.clear_unchanged(batch)) == _BATCH
 
     return {
-        **{name: listed(wanted) for name, wanted in FILTERS.items()},
+        **{name: make_list(wanted) for name, wanted in FILTERS.items()},
         "load_latest": lambda: runs.load_latest(some_run()).step_results[0].output,
         "describe": lambda: runs.describe_run(some_run()).status,
         "save": save,

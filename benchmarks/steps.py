@@ -8,13 +8,11 @@ import time
 from pathlib import Path
 
 from benchmarks import floor, pipelines
-from benchmarks.figure import Figure, interleaved
+from benchmarks.figure import Figure, new_path, time_in_turn
 from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.filesystem import PosixFileSystem
-
-_fresh = iter(range(10**9))
 
 
 class CountingFileSystem(PosixFileSystem):
@@ -28,15 +26,11 @@ class CountingFileSystem(PosixFileSystem):
         super().sync_data(file)
 
 
-def _new(directory: Path) -> Path:
-    return directory / f"{next(_fresh):06d}"
-
-
 def _size(path: Path) -> int:
     return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
 
 
-def _timed_run(engine: WorkflowEngine, workflow: Workflow[..., int], count: int) -> float:
+def _time_run(engine: WorkflowEngine, workflow: Workflow[..., int], count: int) -> float:
     began = time.perf_counter()
     engine.run_sync(workflow, count=count).unwrap()
     return time.perf_counter() - began
@@ -44,16 +38,11 @@ def _timed_run(engine: WorkflowEngine, workflow: Workflow[..., int], count: int)
 
 def durable_step(directory: Path, count: int, rounds: int) -> list[Figure]:
     def ours() -> float:
-        return _timed_run(WorkflowEngine(FileCheckpointStore(_new(directory))), pipelines.durable, count) / count
+        return _time_run(WorkflowEngine(FileCheckpointStore(new_path(directory))), pipelines.durable, count) / count
 
-    def disk() -> float:
-        began = time.perf_counter()
-        floor.appends(_new(directory), count)
-        return (time.perf_counter() - began) / count
-
-    mine, raw, ratio = interleaved(ours, disk, rounds)
+    mine, raw, ratio = time_in_turn(ours, lambda: floor.time_appends(new_path(directory), count), rounds)
     counting = CountingFileSystem()
-    _timed_run(WorkflowEngine(FileCheckpointStore(_new(directory), filesystem=counting)), pipelines.durable, count)
+    _time_run(WorkflowEngine(FileCheckpointStore(new_path(directory), filesystem=counting)), pipelines.durable, count)
     detail = f"{mine * 1e6:.0f} µs a step; append + fdatasync {raw * 1e6:.0f} µs"
     checkpoints = count + 2  # the start and the end are checkpoints too
     return [
@@ -66,7 +55,7 @@ def growth(directory: Path, count: int, rounds: int) -> list[Figure]:
     ratios = []
     size = 0
     for _ in range(rounds):
-        path = _new(directory)
+        path = new_path(directory)
         engine = WorkflowEngine(FileCheckpointStore(path))
         marks: list[float] = []
 
@@ -87,26 +76,14 @@ def growth(directory: Path, count: int, rounds: int) -> list[Figure]:
 
 
 def light_step(directory: Path, count: int, rounds: int) -> list[Figure]:
-    async def tasks() -> float:
-        async def work(number: int) -> int:
-            return pipelines.trivial(number)
-
-        began = time.perf_counter()
-        for number in range(count):
-            await asyncio.create_task(work(number))
-        return (time.perf_counter() - began) / count
-
-    def task() -> float:
-        return asyncio.run(tasks())
-
     def unsaved() -> float:
-        return _timed_run(WorkflowEngine(FileCheckpointStore(_new(directory))), pipelines.unsaved, count) / count
+        return _time_run(WorkflowEngine(FileCheckpointStore(new_path(directory))), pipelines.unsaved, count) / count
 
     def memory() -> float:
-        return _timed_run(WorkflowEngine(MemoryCheckpointStore()), pipelines.durable, count) / count
+        return _time_run(WorkflowEngine(MemoryCheckpointStore()), pipelines.durable, count) / count
 
     def memory_unsaved() -> float:
-        return _timed_run(WorkflowEngine(MemoryCheckpointStore()), pipelines.unsaved, count) / count
+        return _time_run(WorkflowEngine(MemoryCheckpointStore()), pipelines.unsaved, count) / count
 
     figures = []
     for name, side in (
@@ -114,7 +91,7 @@ def light_step(directory: Path, count: int, rounds: int) -> list[Figure]:
         ("step without checkpoint (memory store)", memory_unsaved),
         ("step with checkpoint (memory store)", memory),
     ):
-        mine, base, ratio = interleaved(side, task, rounds)
+        mine, base, ratio = time_in_turn(side, lambda: floor.time_tasks(count), rounds)
         detail = f"{mine * 1e6:.1f} µs; a task {base * 1e6:.1f} µs"
         figures.append(Figure(f"{name} / await create_task", ratio, 3, detail=detail))
     return figures
@@ -126,18 +103,18 @@ def large_outputs(directory: Path, count: int, rounds: int) -> list[Figure]:
 
     def ours() -> float:
         nonlocal last
-        last = _new(directory)
-        return _timed_run(WorkflowEngine(FileCheckpointStore(last)), pipelines.texts, count)
+        last = new_path(directory)
+        return _time_run(WorkflowEngine(FileCheckpointStore(last)), pipelines.texts, count)
 
     def bare() -> float:
-        path = _new(directory)
+        path = new_path(directory)
         began = time.perf_counter()
         floor.run(pipelines.floor_of(pipelines.megabyte, count), path)
         taken = time.perf_counter() - began
         os.unlink(path)
         return taken
 
-    mine, base, ratio = interleaved(ours, bare, rounds)
+    mine, base, ratio = time_in_turn(ours, bare, rounds)
     detail = f"{mine * 1e3 / count:.1f} ms a step; floor {base * 1e3 / count:.1f} ms"
     return [
         Figure("steps returning 1 MB / floor", ratio, 1.5, detail=detail),

@@ -12,14 +12,13 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks import pipelines, slow_cores
 from benchmarks.figure import Figure
-from benchmarks.sql import SERVER_VARIABLE
+from benchmarks.sql import postgres_server
 from flowckpt import WorkflowEngine, open_store
 from flowckpt.stores.sqlite.connection import journal_mode
 from flowckpt.stores.sqlite.library import library
@@ -29,7 +28,7 @@ COMMITS = STEPS + 2
 _TEXT = "x" * 300
 
 
-def runs_beside_each_other(directory: Path, seconds: float, rounds: int, counts: tuple[int, ...]) -> list[Figure]:
+def runs_in_parallel(directory: Path, seconds: float, rounds: int, counts: tuple[int, ...]) -> list[Figure]:
     """Measure the file store, SQLite and PostgreSQL with several numbers of processes.
 
     Args:
@@ -39,33 +38,33 @@ def runs_beside_each_other(directory: Path, seconds: float, rounds: int, counts:
         counts: the numbers of processes, smallest first.
     """
     figures = []
-    with server() as url:
+    with postgres_server() as url:
         for name, spec in (
             ("file", f"file:{directory / 'runs'}"),
             ("sqlite", f"sqlite:{directory / 'runs.db'}"),
             ("postgresql", url),
         ):
-            figures += _store(name, spec, seconds, rounds, counts)
+            figures += _measure_store(name, spec, seconds, rounds, counts)
     return figures
 
 
-def _store(name: str, spec: str, seconds: float, rounds: int, counts: tuple[int, ...]) -> list[Figure]:
+def _measure_store(name: str, spec: str, seconds: float, rounds: int, counts: tuple[int, ...]) -> list[Figure]:
     ours: dict[int, list[tuple[float, float]]] = {count: [] for count in counts}
     bare: dict[int, list[tuple[float, float]]] = {count: [] for count in counts}
-    _together("ours", spec, 1, 0.1)  # creates the tables and directories
-    _together("bare", spec, 1, 0.1)
+    _run_processes("ours", spec, 1, 0.1)  # creates the tables and directories
+    _run_processes("bare", spec, 1, 0.1)
     for _ in range(rounds):
         for count in counts:
-            bare[count].append(_together("bare", spec, count, seconds))
-            ours[count].append(_together("ours", spec, count, seconds))
+            bare[count].append(_run_processes("bare", spec, count, seconds))
+            ours[count].append(_run_processes("ours", spec, count, seconds))
     rate = {count: statistics.median(each for each, _ in rates) for count, rates in ours.items()}
     limit = {count: statistics.median(each for each, _ in rates) for count, rates in bare.items()}
-    said = "; ".join(f"{count}: {rate[count]:.0f} runs/s, bare {limit[count]:.0f}" for count in counts)
+    detail = "; ".join(f"{count}: {rate[count]:.0f} runs/s, bare {limit[count]:.0f}" for count in counts)
     least, most = counts[0], counts[-1]
     grown = rate[least] / rate[most]
     cpu, floor = (statistics.median(each for _, each in rates[most]) * 1e3 for rates in (ours, bare))
     return [
-        Figure(f"{name}: bare runs/s of {most} processes / ours", limit[most] / rate[most], 3.0, detail=said),
+        Figure(f"{name}: bare runs/s of {most} processes / ours", limit[most] / rate[most], 3.0, detail=detail),
         Figure(
             f"{name}: runs/s of {least} process / of {most}",
             grown,
@@ -93,9 +92,9 @@ def on_slow_cores(seconds: float, rounds: int, share: float = 0.25) -> list[Figu
         print("slow cores: skipped, this needs root and control groups of Linux", file=sys.stderr)
         return []
     rates: dict[tuple[str, int], list[float]] = {}
-    with server() as url, slow_cores.shares(share) as shares:
+    with postgres_server() as url, slow_cores.shares(share) as shares:
         for side in ("bare", "ours"):
-            _together(side, url, 1, 0.1)  # creates the tables
+            _run_processes(side, url, 1, 0.1)  # creates the tables
 
         def limit(clients: list[int]) -> None:
             shares.limit([*clients, *_sessions(url)])
@@ -103,7 +102,7 @@ def on_slow_cores(seconds: float, rounds: int, share: float = 0.25) -> list[Figu
         for _ in range(rounds):
             for count in (1, 4):
                 for side in ("bare", "ours"):
-                    rates.setdefault((side, count), []).append(_together(side, url, count, seconds, limit)[0])
+                    rates.setdefault((side, count), []).append(_run_processes(side, url, count, seconds, limit)[0])
     rate = {key: statistics.median(each) for key, each in rates.items()}
     bare, ours = (rate[side, 4] / rate[side, 1] for side in ("bare", "ours"))
     detail = (
@@ -122,7 +121,7 @@ def _sessions(url: str) -> list[int]:
     return [pid for (pid,) in found]
 
 
-def _together(
+def _run_processes(
     side: str, spec: str, count: int, seconds: float, prepare: Callable[[list[int]], None] | None = None
 ) -> tuple[float, float]:
     """Return the total runs per second of some processes, and the processor seconds of each run.
@@ -147,23 +146,9 @@ def _together(
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    told = [[float(each) for each in process.communicate()[0].split()] for process in processes]
-    busy, runs = sum(cpu for _, _, cpu in told), sum(done for done, _, _ in told)
-    return sum(done / taken for done, taken, _ in told), busy / runs
-
-
-@contextmanager
-def server() -> Iterator[str]:
-    """Yield the URL of a durable PostgreSQL server; one is started unless the environment names one."""
-    if given := os.environ.get(SERVER_VARIABLE):
-        yield given
-        return
-    server: Any = importlib.import_module("tests.postgres").PostgresServer(is_durable=True)
-    try:
-        server.start()
-        yield f"postgresql://tests@/postgres?host={server.directory}&port={server.port}"
-    finally:
-        server.close()
+    reports = [[float(each) for each in process.communicate()[0].split()] for process in processes]
+    busy, runs = sum(cpu for _, _, cpu in reports), sum(done for done, _, _ in reports)
+    return sum(done / seconds for done, seconds, _ in reports), busy / runs
 
 
 # --- one of the processes ----------------------------------------------------------------------------------------------

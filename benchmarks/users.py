@@ -9,11 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-import os
-import resource
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -22,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import floor, pipelines
-from benchmarks.figure import Figure, interleaved
-from benchmarks.processes import write_journal
+from benchmarks.figure import Figure, time_in_turn
+from benchmarks.processes import run_python, time_python, write_journal
 from flowckpt import FileCheckpointStore, WorkflowEngine
 from flowckpt.core.system.filesystem import PosixFileSystem
 
@@ -38,26 +34,11 @@ class WithoutSyncs(PosixFileSystem):
         del file
 
 
-def _printed(*arguments: str, **environment: str) -> str:
-    """Return the output of a process, with compiled modules already cached."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, env={**kept, **environment}).stdout
-
-
-def seconds(*arguments: str, **environment: str) -> float:
-    """Return the processor time of a process."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    _printed(*arguments, **environment)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def recorded_run(directory: Path, count: int, value: str = "dict") -> Path:
+def record_run(directory: Path, count: int, value: str = "dict") -> Path:
     """Return a store with a run of `count` finished steps, whose process ended before the next one."""
     path = directory / f"recorded-{count}-{value.replace(' ', '-')}"
     if not path.exists():
-        seconds(
+        time_python(
             "-c",
             "from benchmarks import pipelines, users; from flowckpt import FileCheckpointStore, WorkflowEngine\n"
             f"store = FileCheckpointStore({str(path)!r}, filesystem=users.WithoutSyncs())\n"
@@ -72,18 +53,18 @@ def _copy(path: Path) -> Path:
     return copy
 
 
-def by_command(path: Path) -> float:
+def resume_by_command(path: Path) -> float:
     """Resume a copy of a run by the command, up to its next step."""
     copy = _copy(path)
-    taken = seconds("-m", "flowckpt", "--store", str(copy), "resume", "run")
+    taken = time_python("-m", "flowckpt", "--store", str(copy), "resume", "run")
     shutil.rmtree(copy)
     return taken
 
 
-def in_program(path: Path, **environment: str) -> float:
+def resume_in_program(path: Path, **environment: str) -> float:
     """Resume a copy of a run in a program, up to its next step."""
     copy = _copy(path)
-    taken = seconds(
+    taken = time_python(
         "-c",
         "from benchmarks.pipelines import realistic; from flowckpt import FileCheckpointStore, WorkflowEngine\n"
         f"WorkflowEngine(FileCheckpointStore({str(copy)!r})).resume_sync(realistic, workflow_id='run')",
@@ -93,19 +74,22 @@ def in_program(path: Path, **environment: str) -> float:
     return taken
 
 
-def bare_start() -> float:
+def start_python() -> float:
     """Start Python and import the dependencies of flowckpt."""
-    return seconds("-c", BASE)
+    return time_python("-c", BASE)
 
 
 def resumes(directory: Path, bars: Mapping[int, tuple[float, float]], rounds: int) -> list[Figure]:
     """Compare resumes with a bare start; `bars` has by number of steps the targets of the command and of `resume_sync`."""
     figures = []
     for count, (command_bar, program_bar) in bars.items():
-        path = recorded_run(directory, count)
-        for name, side, bar in (("flowckpt resume", by_command, command_bar), ("resume_sync", in_program, program_bar)):
+        path = record_run(directory, count)
+        for name, side, bar in (
+            ("flowckpt resume", resume_by_command, command_bar),
+            ("resume_sync", resume_in_program, program_bar),
+        ):
             side(path)  # compile once
-            mine, base, ratio = interleaved(lambda side=side, path=path: side(path), bare_start, rounds)  # type: ignore[misc]
+            mine, base, ratio = time_in_turn(lambda side=side, path=path: side(path), start_python, rounds)  # type: ignore[misc]
             detail = f"{mine * 1e3:.0f} ms; Python and its imports {base * 1e3:.0f} ms"
             figures.append(Figure(f"{name} after {count:,} steps / bare start", ratio, bar, detail=detail))
     return figures
@@ -116,17 +100,15 @@ def growth(directory: Path, counts: tuple[int, int], rounds: int) -> list[Figure
     figures = []
     for value in pipelines.VALUES:
         for count in counts:
-            recorded_run(directory, count, value)
-        program = (
-            f"from benchmarks import users; print(*users.slopes({str(directory)!r}, {value!r}, {counts}, {rounds}))"
-        )
-        mine, base = map(float, _printed("-c", program, FLOWCKPT_BENCHMARK_STAYS="1").split())
+            record_run(directory, count, value)
+        program = f"from benchmarks import users; print(*users.measure_slopes({str(directory)!r}, {value!r}, {counts}, {rounds}))"
+        mine, base = map(float, run_python("-c", program, FLOWCKPT_BENCHMARK_STAYS="1").split())
         detail = f"{mine * 1e6:.1f} µs; a line of the floor {base * 1e6:.1f} µs"
         figures.append(Figure(f"a further finished step ({value}) / floor", mine / base, 5, detail=detail))
     return figures
 
 
-def slopes(directory: str, value: str, counts: tuple[int, int], rounds: int) -> tuple[float, float]:
+def measure_slopes(directory: str, value: str, counts: tuple[int, int], rounds: int) -> tuple[float, float]:
     """Return the cost of a further finished step and of a line of the floor, from the least times of a short and a long run.
 
     Both are measured in turn in this process, and both read the same values.
@@ -137,12 +119,12 @@ def slopes(directory: str, value: str, counts: tuple[int, int], rounds: int) -> 
         function, build = _page_fields, _page
     least: dict[tuple[str, int], float] = {}
     for count in (*counts, *counts * rounds):  # a first round compiles, and fills caches
-        path, journal = recorded_run(Path(directory), count, value), Path(directory, f"journal-{count}-{value}")
+        path, journal = record_run(Path(directory), count, value), Path(directory, f"journal-{count}-{value}")
         if not journal.exists():
             write_journal(journal, count, function)
         sides: dict[str, Callable[[], float]] = {
-            "ours": partial(_resumed_here, path),
-            "floor": partial(_floor, journal, count, build),
+            "ours": partial(_resume_here, path),
+            "floor": partial(_time_floor, journal, count, build),
         }
         for side, time_of in sides.items():
             gc.collect()
@@ -160,7 +142,7 @@ def _page(fields: dict[str, Any]) -> pipelines.Page:
     return pipelines.Page(**fields)
 
 
-def _resumed_here(path: Path) -> float:
+def _resume_here(path: Path) -> float:
     copy = _copy(path)
     engine = WorkflowEngine(FileCheckpointStore(copy))
     began = time.process_time()
@@ -170,7 +152,7 @@ def _resumed_here(path: Path) -> float:
     return pipelines.REACHED.pop() - began
 
 
-def _floor(journal: Path, count: int, build: Callable[[Any], Any] | None) -> float:
+def _time_floor(journal: Path, count: int, build: Callable[[Any], Any] | None) -> float:
     began = time.process_time()
     floor.resume(pipelines.floor_of(pipelines.trivial, count), journal, build)
     return time.process_time() - began
@@ -178,9 +160,9 @@ def _floor(journal: Path, count: int, build: Callable[[Any], Any] | None) -> flo
 
 def long_history(directory: Path, count: int, rounds: int) -> list[Figure]:
     """Compare the resume of a long run with ten bare starts, and measure its peak memory."""
-    path, peak = recorded_run(directory, count), directory / "peak"
-    mine, base, ratio = interleaved(lambda: in_program(path), bare_start, rounds)
-    in_program(path, FLOWCKPT_BENCHMARK_PEAK=str(peak))
+    path, peak = record_run(directory, count), directory / "peak"
+    mine, base, ratio = time_in_turn(lambda: resume_in_program(path), start_python, rounds)
+    resume_in_program(path, FLOWCKPT_BENCHMARK_PEAK=str(peak))
     detail = f"{mine:.2f} s; ten bare starts {base * 10:.2f} s"
     megabytes = int(peak.read_text()) / 1024
     return [
