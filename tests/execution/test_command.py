@@ -874,4 +874,4 @@ async def test_what_a_program_wrote_is_read_also_where_a_stop_comes_just_behind_
     process.start()
     await process.ended
     assert (process.end.exit_code, process.end.is_ended_by_us) == (0, False)
-    assert process.outputs() == (("x" * size, 0), ("", 0))
+    assert process.read_outputs() == (("x" * size, 0), ("", 0))

@@ -143,7 +143,7 @@ def test_a_worker_does_not_wait_for_ever_for_an_engine_that_is_gone(cluster, tmp
         assert time.monotonic() < until
         time.sleep(0.01)
     assert asked == [b"are you there?"]
-    executor._taken(future).release()  # as the scheduler does for a client that has gone
+    executor._take(future).release()  # as the scheduler does for a client that has gone
     while any(cluster._client.run(far_steps.threads_that_carry).values()):
         assert time.monotonic() < until
         time.sleep(0.1)
