@@ -114,9 +114,9 @@ def _default_engine(
     display = module.choose_progress(
         as_events=False, output_type=getattr(workflow, "output_type", Any), restored_attempt=0
     )
-    display = module.HeldBack(display) if is_resume else display
+    display = module.DelayedProgress(display) if is_resume else display
     display.start()
     try:
-        yield WorkflowEngine(listeners=[display.tell])
+        yield WorkflowEngine(listeners=[display.show])
     finally:
         display.stop()

@@ -140,7 +140,7 @@ class ClaimChecker:
         files_report = None if files is None else await files.verify_unchanged(self.verifier, path)
         if files_report is not None and files is not None:
             recorded = attrs.evolve(recorded, evidence_list=[*recorded, *files.read.pop(path)])
-            report = evidence.report.decided(recorded, (*report.verdicts, *files_report.verdicts))
+            report = evidence.report.make_report(recorded, (*report.verdicts, *files_report.verdicts))
         document: dict[str, Any] = {
             "pack": recorded.to_document(),
             "outcome": str(report.outcome),

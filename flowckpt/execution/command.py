@@ -142,7 +142,7 @@ def _command_error(
     exit_code: int | None = None,
 ) -> CommandFailedError:
     return CommandFailedError(
-        scrubbed(message, _list_secrets(action)),
+        scrub(message, _list_secrets(action)),
         path=path,
         argv=action.argv,
         exit_code=exit_code,
@@ -188,11 +188,11 @@ def _format_directory(directory: Path) -> str:
 
 
 def _list_secrets(action: CommandAction) -> frozenset[str]:
-    return frozenset(secrets_in(action.env))
+    return frozenset(find_secrets(action.env))
 
 
 def _tail(text: str, action: CommandAction) -> str:
-    return scrubbed(text, _list_secrets(action))[-_TAIL:]
+    return scrub(text, _list_secrets(action))[-_TAIL:]
 
 
 def _find_last_line(text: str) -> str:

@@ -48,7 +48,7 @@ class RunFiles:
         if path in self._ready:
             self._ready.remove(path)
             return
-        reads, writes = declared_files(step, READS), declared_files(step, WRITES)
+        reads, writes = list_declared_files(step, READS), list_declared_files(step, WRITES)
         self._register(verifier.base_path, path, reads, writes)
         claims = [_make_claim(verifier, each, READS) for each in reads]
         if not claims:
@@ -76,7 +76,7 @@ class RunFiles:
 
     def claim_writes(self, verifier: EvidenceVerifier, step: Step[Any]) -> list[Evidence]:
         """Return the claims of the files that a step writes, to be captured when it has ended."""
-        return [_make_claim(verifier, each, WRITES) for each in declared_files(step, WRITES)]
+        return [_make_claim(verifier, each, WRITES) for each in list_declared_files(step, WRITES)]
 
     async def verify_unchanged(self, verifier: EvidenceVerifier, path: str) -> VerificationReport | None:
         """Return whether the files that a step reads are unchanged after it; None if it reads none.
@@ -146,7 +146,7 @@ class RunFiles:
 
 
 def _make_claim(verifier: EvidenceVerifier, path: str, role: str) -> Evidence:
-    return file_claim(path, role, is_directory=Path(verifier.base_path, path).is_dir())
+    return make_file_claim(path, role, is_directory=Path(verifier.base_path, path).is_dir())
 
 
 def _normalize_paths(base: str, paths: Sequence[str]) -> dict[str, str]:

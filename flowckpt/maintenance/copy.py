@@ -121,7 +121,7 @@ async def copy_run(
     """
     source = adapt(source)
     target = adapt(target)
-    target_id = workflow_id if new_id is None else checked_new_id(new_id)
+    target_id = workflow_id if new_id is None else check_new_id(new_id)
     run = await read_whole_run(source, workflow_id)
     is_new = await store_run(target, target_id, identity_of(workflow_id, run.checkpoints), run.copy_checkpoints)
     return CopiedRun(target_id, workflow_id, is_new=is_new, **run.facts)

@@ -405,7 +405,7 @@ async def open_source(file: Path | str, limits: ImportLimits) -> AsyncIterator[S
     with contextlib.ExitStack() as stack:
         try:
             raw = stack.enter_context(
-                await on_own_thread(functools.partial(_open_file, file))
+                await run_on_daemon(functools.partial(_open_file, file))
             )  # a pipe may lack a writer
             is_plain_file = stat.S_ISREG(os.fstat(raw.fileno()).st_mode)
             if is_plain_file and raw.read(len(_GZIP)) != _GZIP:
@@ -558,7 +558,7 @@ async def import_run(
     store = adapt(store)
     limits = limits or ImportLimits()
     if workflow_id is not None:
-        checked_new_id(workflow_id)
+        check_new_id(workflow_id)
     async with open_source(file, limits) as source:
         checked = await run_blocking(lambda: _check_file(source, str(file), workflow_id, limits, store.keys))
         run, mark = checked.run, True if checked.run.unauthenticated else AUTHENTICATED

@@ -147,7 +147,7 @@ async def prune(
     store = adapt(store)
     remedy = "Write how many of the newest runs of each workflow are to stay."
     conditions = _Conditions(
-        checked_number(0 if keep is None else keep, "keep", remedy, least=0) or 0,
+        check_number(0 if keep is None else keep, "keep", remedy, least=0) or 0,
         None if older_than is None else age_of(older_than, "older_than"),
         _check_statuses(statuses),
         workflow,

@@ -170,7 +170,7 @@ class Resumed:
     run: DueRun
     tried: Counter[str]
 
-    async def end(self, release) -> ChildEnd:
+    async def resume(self, release) -> ChildEnd:
         workflow_id = self.run.workflow_id
         self.tried[workflow_id] += 1
         await asyncio.sleep(0)  # it starts

@@ -211,7 +211,7 @@ class Recoverer:
                 self.on_start(due)
             child = self._children[run.workflow_id] = self._new_child(due)
             try:
-                end = await child.end(keeping.release)
+                end = await child.resume(keeping.release)
             finally:
                 del self._children[run.workflow_id]
         info = await self._store.describe_run(run.workflow_id)
