@@ -158,7 +158,7 @@ async def test_a_step_that_is_left_before_its_thread_is_woken_keeps_no_other_wai
     with pytest.raises(asyncio.CancelledError):
         await left
     assert not kept.done()
-    relay.has_begun()  # one of those
+    relay.wake_next()  # one of those
     assert await kept == "kept"
     assert calls == []
 
