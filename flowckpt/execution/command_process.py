@@ -471,7 +471,7 @@ class CommandProcess:
         environment, baggage = dict(os.environ), step_baggage.get()
         if baggage is not None:
             environment.update(baggage.variables)
-        env, self._stdin_bytes = action.revealed()
+        env, self._stdin_bytes = action.reveal_secrets()
         for name, value in env.items():
             if value is None:
                 environment.pop(name, None)

@@ -199,7 +199,7 @@ def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[Checkpo
 def step_document(result: StepResult) -> dict[str, Json]:
     """Return the document of a step's result: one of the `steps` of `show --json`."""
     document = result_document(result)
-    kept = {key: document[key] for key in _STEP_KEYS}
+    fields = {key: document[key] for key in _STEP_KEYS}
     files = {role: list(paths) for role in (READS, WRITES) if (paths := recorded_paths(result, role))}
     return {
         **fields,
