@@ -470,7 +470,7 @@ async def _take_cached(run: RunContext, call: StepCall) -> StepEnd | None:
     if cached is None:
         return None
     files = None if call.modifiers.files is None else run.runner.files
-    if files is not None and not files.register_restored(run.claims.verifier.base_path, found.result):
+    if files is not None and not files.register_restored(run.claims.verifier.base_path, cached.result):
         return None
     run.waits.end(path)
     evidence = cached.result.evidence
