@@ -74,14 +74,11 @@ def list_command(
     runs = runs[:limit]
     looping, live = read_crash_loops(opened, runs), read_live_notes(opened, runs)
     if as_json:
-        write_document(
-            [
-                listed_document(
-                    info, looping.get(info.workflow_id), stale.get(info.workflow_id), live.get(info.workflow_id)
-                )
-                for info in runs
-            ]
-        )
+        document = [
+            listed_document(info, looping.get(run), stale.get(run), live.get(run))
+            for info, run in ((info, info.workflow_id) for info in runs)
+        ]
+        write_document(document)
     elif runs:
         rows = [
             _make_row(

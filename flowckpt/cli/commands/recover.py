@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import signal
 from collections import Counter
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -145,6 +147,9 @@ async def _recover(
         on_line = (lambda line: tell(f"{name} | {escape(line)}")) if shows_output else None
         return Child(run, choice, options=options, on_line=on_line)
 
+    def report_start(run: DueRun) -> None:
+        tell(f"{_describe_run(run.info)}: {run.why.said}; resuming from attempt {run.info.attempt}")
+
     def report_end(recovered: Recovered) -> None:
         if recovered.outcome is not Outcome.SKIPPED:
             results.append(recovered)
@@ -160,9 +165,7 @@ async def _recover(
         jobs=jobs,
         workflows=workflows,
         shuffle=random.shuffle,
-        on_start=lambda run: tell(
-            f"{_describe_run(run.info)}: {run.why.said}; resuming from attempt {run.info.attempt}"
-        ),
+        on_start=report_start,
         on_end=report_end,
         on_trouble=lambda error: tell(f"flowckpt: {escape(error.message)}; trying again"),
     )
@@ -173,18 +176,22 @@ async def _recover(
         stopped_by.append(number.name)
         recoverer.stop()
 
+    with _on_signals(stop):
+        await (recoverer.once() if every is None else recoverer.watch(every))
+    return stopped_by[0] if stopped_by else ""
+
+
+@contextlib.contextmanager
+def _on_signals(stop: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """Call a function for each signal that ends the command, during the block."""
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop, number)
     try:
-        if every is None:
-            await recoverer.once()
-        else:
-            await recoverer.watch(every)
+        yield
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
-    return stopped_by[0] if stopped_by else ""
 
 
 def _describe_run(run: Any) -> str:

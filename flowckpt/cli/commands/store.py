@@ -308,9 +308,8 @@ def prune_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if as_json:
         write_document(summary_document(report, is_dry_run=dry_run))
     else:
-        _show_summary(report, verb, is_dry_run=dry_run)
-        if keep is None and older_than is None:
-            say("To remove runs, give --keep N or --older-than AGE.")
+        has_condition = keep is not None or older_than is not None
+        _show_summary(report, verb, is_dry_run=dry_run, has_condition=has_condition)
     if not report.matched and has_filter:
         of = "" if workflow is None else f" of the workflow {escape(workflow)}"
         stands = f" that is {' or '.join(statuses or map(str, FINISHED))}"
@@ -325,13 +324,15 @@ def _describe_run(pruned: PrunedRun) -> str:
     return f"{escape(pruned.workflow_id)} ({', '.join(details)})"
 
 
-def _show_summary(report: PruneReport, verb: str, *, is_dry_run: bool) -> None:
+def _show_summary(report: PruneReport, verb: str, *, is_dry_run: bool, has_condition: bool) -> None:
     for workflow_id, why in report.skipped.items():
         say(escape(f"flowckpt: {workflow_id} stays: {why}"))
     size = "" if report.unsized else f", {bytes_text(report.removed_bytes)}"
     say(f"flowckpt: {verb} {pluralize(report.removed, 'run')}{size}")
     if not is_dry_run and report.compacted:
         say(f"flowckpt: rewrote {pluralize(report.compacted, 'run')}, {bytes_text(report.compacted_bytes)} freed")
+    elif not has_condition:
+        say("To remove runs, give --keep N or --older-than AGE.")
 
 
 def _prune_one(store: str | None, run: str, conditions: dict[str, Any], *, is_dry_run: bool, as_json: bool) -> None:

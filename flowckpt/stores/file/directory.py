@@ -487,8 +487,7 @@ def read_image(
                 known=known,
             )
         except CheckpointCorruptedError:
-            # a listing made during a compaction may lack both the new segment and an old one
-            if list_segments() != found:
+            if list_segments() != found:  # during a compaction, a list may lack both the new segment and an old one
                 raise FileNotFoundError(errno.ENOENT, "a segment was removed") from None
             raise
         if not is_compared or image.is_cleared:
