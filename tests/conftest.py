@@ -29,7 +29,6 @@ pytest.register_assert_rewrite("flowckpt.testing.contract")
 
 pytest_plugins = [
     "tests.browser",
-    "tests.crew",
     "tests.late",
     "tests.postgres",
     "tests.s3",
@@ -85,6 +84,16 @@ def is_memory(place: Path) -> bool:
     return is_usable and found.f_bavail * found.f_frsize >= ROOM
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """Run the whole suite on several workers, and named tests in this process, where they can be debugged.
+
+    Three workers for each processor, because a test waits much of its time for a disk or another process.
+    """
+    is_whole = config.args_source is not pytest.Config.ArgsSource.ARGS
+    return min(3 * (os.cpu_count() or 1), 8) if is_whole else 0
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
     """Keep the garbage collector from traversing the thousands of tests again and again: they stay until the end."""
@@ -99,7 +108,7 @@ def pytest_collection():
 
 def pytest_collection_modifyitems(config, items):
     if changing := [item.nodeid for item in items if ADDRESS.search(item.nodeid)]:
-        raise pytest.UsageError(f"an id with an address differs in each run: {changing[0]}; use stable_ids")
+        raise pytest.UsageError(f"an id with an address differs between workers: {changing[0]}; use stable_ids")
     in_process.is_soak = config.getoption("--soak")
     if not in_process.is_soak:
         skip = pytest.mark.skip(reason="a long test: run with --soak")

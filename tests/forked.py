@@ -20,7 +20,6 @@ import threading
 import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import IO, Any
@@ -35,12 +34,6 @@ _ASKING = threading.Lock()
 
 _INSTALLED = [place for place in sys.path if place.startswith((sys.prefix, sys.base_prefix))]
 _INSTALLED.append(str(Path(flowckpt.__file__).parents[1]))
-
-
-def share_server() -> None:
-    """Start the server for this process and for those that are forked from it, which cannot ask whether it is running."""
-    forkserver.ensure_running()
-    forkserver._forkserver.ensure_running = lambda: None
 
 
 def run_module(
