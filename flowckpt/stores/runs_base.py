@@ -298,7 +298,8 @@ class Medium(ABC, Generic[W]):
             workflow_id: the run.
             take_over: claim it although its owner is alive.
             at_least: the lowest number of the attempt.
-            previous: this store's own writer of the run, if any; the medium closes it once the claim holds.
+            previous: this store's own writer of the run, if any. The medium closes it: with locks of files before the
+                claim, because a process cannot lock a file twice; otherwise once the claim holds.
 
         Returns:
             The writer, the newest checkpoint, and remarks from reading.

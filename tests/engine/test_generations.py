@@ -526,3 +526,17 @@ def test_a_random_program_of_generations_that_dies_at_any_saves_ends_as_an_unint
     assert places == sorted(places)
     assert generation.number_of(loaded(store).metadata) == len(blocks)
     assert asyncio.run(store.signals("run")) == []
+
+
+@workflow("counted")
+def counted(left: int):
+    yield step("work").python(int, left).checkpoint()
+    if left:
+        return continue_as(left=left - 1)
+    return "done"
+
+
+def test_the_result_counts_the_steps_of_all_generations_by_any_clock():
+    """A clock that stands still gives each generation a duration of 0."""
+    result = WorkflowEngine(MemoryCheckpointStore(), clock=FakeClock()).run_sync(counted, left=2)
+    assert (result.status, result.steps.executed, result.duration_ms) == ("completed", 3, 0)

@@ -363,7 +363,7 @@ class Recorder:
         self.write_down_waits(is_at_rest=False)
         checkpointer = self.checkpointer
         is_first = not self.is_start_saved and reason in (self.start_reason, Reason.SUSPENDED)
-        in_flight, evidence = self.list_unfinished(), self.list_verdicts() if is_first else ()
+        in_flight, evidence = self.list_unfinished(), self.take_unsaved_verdicts() if is_first else ()
         save = checkpointer.save if reason in (self.start_reason, Reason.IN_DOUBT) else checkpointer.save_or_continue
         return await save(reason, name, in_flight=in_flight, evidence=evidence, status=status)
 
@@ -471,8 +471,8 @@ class Recorder:
         """Return the steps of this and earlier attempts with a recorded start and no recorded end."""
         return tuple(sorted(self.in_doubt | self.in_flight.keys())) if self.in_doubt or self.in_flight else ()
 
-    def list_verdicts(self) -> tuple[Any, ...]:
-        """Return the verdicts on recorded claims that no checkpoint holds yet."""
+    def take_unsaved_verdicts(self) -> tuple[Any, ...]:
+        """Return the verdicts on recorded claims that no checkpoint holds yet; the caller saves them, or the run ends."""
         reports, saved = self.judge.reports, self.judge.saved
         fresh = {path: report for path, report in reports.items() if saved.get(path) is not report}
         saved.update(fresh)

@@ -113,7 +113,7 @@ class Ending:
                     output=encoded,
                     error=error,
                     in_flight=recorder.list_unfinished(),  # also for a complete run: its code may yield these steps again
-                    evidence=recorder.list_verdicts(),
+                    evidence=recorder.take_unsaved_verdicts(),
                 )
                 factories.append(partial(saved_event, checkpointer.run.workflow_id, data, checkpointer.policy.took))
                 is_saved = True

@@ -291,16 +291,17 @@ class Session:
         """Take the run's lease, drive its generations, and return how the last one ended."""
         async with self._hold_run() as drive:
             await drive.run(emit, folds_restored=folds_restored)
-            executed = restored = failed = 0
+            executed = restored = failed = earlier = 0
             duration_ms = 0.0
             while isinstance(drive, Drive) and drive.next_inputs is not None and drive.ended is not None:
                 steps = drive.ended.steps
                 executed, restored, failed = executed + steps.executed, restored + steps.restored, failed + steps.failed
                 duration_ms += drive.ended.duration_ms
+                earlier += 1
                 drive = self._current = await self._next_generation(drive, drive.next_inputs)  # noqa: PLW2901
                 await drive.run(emit, folds_restored=folds_restored)
         result = drive.result
-        if result is None or not duration_ms:
+        if result is None or not earlier:
             return result
         steps = result.steps
         all_steps = StepCounts(executed + steps.executed, restored + steps.restored, failed + steps.failed)
