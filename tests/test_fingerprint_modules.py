@@ -305,11 +305,60 @@ def test_a_module_that_is_edited_while_its_program_runs_does_not_lend_its_new_te
         (folder / "edited_part.py").write_text("def f(x):\n    return 1000\n")
 
         assert step_fingerprint(flow.step) == first
-        assert not fingerprint.has_reloaded()
+        assert not fingerprint.find_reloaded()
         importlib.reload(sys.modules["edited_part"])
         refresh()
         assert step_fingerprint(flow.step) != first
-        assert not fingerprint.has_reloaded()
+        assert not fingerprint.find_reloaded()
     finally:
         sys.modules.pop("edited_flow"), sys.modules.pop("edited_part")
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("change", ["edited", "deleted", "edited and imported"])
+def test_a_changed_file_makes_only_one_start_forget_the_fingerprints(tmp_path, monkeypatch, change):
+    files = {
+        "changing_flow.py": "def step(x):\n    from changing_part import f\n    return f(x)\n",
+        "changing_part.py": "def f(x):\n    return 1\n",
+    }
+    folder = project(tmp_path / "a", files)
+    monkeypatch.syspath_prepend(str(folder))
+    flow = importlib.import_module("changing_flow")
+    part = folder / "changing_part.py"
+    forgotten = []
+    try:
+        refresh()
+        first = step_fingerprint(flow.step)
+        if change == "deleted":
+            part.unlink()
+        else:
+            part.write_text("def f(x):\n    return 1000\n")
+        if change == "edited and imported":
+            importlib.import_module("changing_part")
+        refresh()
+        second = step_fingerprint(flow.step)
+        assert second != first
+        monkeypatch.setattr(fingerprint, "forget_functions", lambda: forgotten.append(1))
+        refresh()
+        assert not forgotten
+        assert step_fingerprint(flow.step) == second
+    finally:
+        sys.modules.pop("changing_flow"), sys.modules.pop("changing_part", None)
+        shutil.rmtree(folder)
+
+
+def test_a_reloaded_module_that_no_step_uses_again_makes_only_one_start_forget_the_fingerprints(tmp_path, monkeypatch):
+    folder = project(tmp_path / "a", {"unused_flow.py": "def step(x):\n    return x\n"})
+    monkeypatch.syspath_prepend(str(folder))
+    flow = importlib.import_module("unused_flow")
+    forgotten = []
+    try:
+        assert step_fingerprint(flow.step)
+        importlib.reload(flow)
+        refresh()
+        monkeypatch.setattr(fingerprint, "forget_functions", lambda: forgotten.append(1))
+        refresh()
+        assert not forgotten
+    finally:
+        sys.modules.pop("unused_flow")
         shutil.rmtree(folder)

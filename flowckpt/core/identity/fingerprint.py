@@ -125,9 +125,14 @@ def code_of(function: Callable[..., Any]) -> Code:
 
 
 def refresh() -> None:
-    """Read sources again if a module was reloaded, as in notebooks; called once for each start."""
+    """Read sources again if they have changed, as in notebooks; called once for each start."""
     _REACHED.clear()
-    if has_reloaded():
+    reloaded, changed = find_reloaded(), find_changed()
+    for file in reloaded:
+        _SOURCES.pop(file, None)
+    for file in changed:
+        _UNLOADED.pop(file, None)
+    if reloaded or changed:
         forget_functions()
 
 
@@ -534,23 +539,30 @@ def source_of(file: str, scope: dict[str, Any]) -> Source:
     return source
 
 
-def has_reloaded() -> bool:
-    """Return whether a module was reloaded since its source was read, or a file that is not imported has changed."""
-    modules = sys.modules
-    for source in [*_SOURCES.values()]:
+def find_reloaded() -> list[str]:
+    """Return the files of the modules that were reloaded since their source was read."""
+    modules, found = sys.modules, list[str]()
+    for file, source in [*_SOURCES.items()]:
         module = modules.get(source.scope.get("__name__", ""))
         if getattr(module, "__spec__", None) is source.spec:  # first, because it is nearly always true
             continue
         if isinstance(module, ModuleType) and vars(module) is source.scope:
-            return True
+            found.append(file)
+    return found
+
+
+def find_changed() -> list[str]:
+    """Return the files that were read without an import and have changed since."""
+    found = list[str]()
     for file, (mtime_ns, size, _) in [*_UNLOADED.items()]:
         try:
             status = Path(file).stat()
         except OSError:
-            return True
+            found.append(file)
+            continue
         if (status.st_mtime_ns, status.st_size) != (mtime_ns, size):
-            return True
-    return False
+            found.append(file)
+    return found
 
 
 def _read_source(file: str, scope: dict[str, Any], *, is_imported: bool = True) -> Source:
