@@ -21,7 +21,7 @@ import attrs
 from flowckpt.core.system.blocking import run_blocking, run_on_daemon
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.errors import EvidenceCaptureError, EvidenceError, FlowckptError
-from flowckpt.evidence.checks import TABLE, check_for
+from flowckpt.evidence.checks import TABLE, find_check
 from flowckpt.evidence.checks.base import (
     AllowedHost,
     Check,
@@ -95,7 +95,7 @@ def verify_one(claim: Evidence, context: CheckContext, own: Mapping[str, Check])
             "Upgrade flowckpt.",
         )
     try:
-        check = check_for(claim.evidence_type, own)
+        check = find_check(claim.evidence_type, own)
         if claim.state is State.UNCAPTURED:
             return check.verify_uncaptured(claim, context)
         return check.verify(claim, context)
@@ -117,7 +117,7 @@ def capture_all(
         found: list[Evidence | Exception] = []
         for claim in claims:
             try:
-                found.append(check_for(claim.evidence_type, own).capture(claim, context))
+                found.append(find_check(claim.evidence_type, own).capture(claim, context))
             except Exception as error:  # including those of plugins
                 found.append(error)
         return found
@@ -584,7 +584,7 @@ class EvidenceVerifier:
 
     def _check(self, claim: Evidence) -> Check | None:
         try:
-            return check_for(claim.evidence_type, self._checks)
+            return find_check(claim.evidence_type, self._checks)
         except Exception:  # its verdict reports the error
             return None
 

@@ -305,6 +305,19 @@ async def test_a_plugin_adds_a_kind_and_cannot_break_the_verifier(monkeypatch, v
     assert verdict.status == status, verdict.error
 
 
+async def test_a_check_of_the_program_precedes_a_loaded_plugin(monkeypatch, verifier):
+    verdict = await verdict_of_plugin(monkeypatch, verifier, Blue, {"colour": "blue"})
+    assert verdict.status == "verified", verdict.error
+
+    class Never(Check):
+        def verify(self, claim, context):
+            return NO
+
+    own = EvidenceVerifier(checks={"blue": Never(), "predicate": Never()})
+    assert (await own.verify_evidence(Evidence("blue", "it is blue", {"colour": "blue"}))).status == "failed"
+    assert not isinstance(table.find_check("predicate", own._checks), Never)
+
+
 async def test_an_installed_plugin_is_found(base, tmp_path):
     """The real mechanism: a distribution's metadata on the path."""
     info = tmp_path / "blue-1.dist-info"

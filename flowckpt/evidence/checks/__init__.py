@@ -30,14 +30,21 @@ TABLE: Mapping[str, tuple[str, str]] = {
 """The module and the class of the check of each kind."""
 
 _MADE: dict[str, Check] = {}
+"""The checks made so far: flowckpt's own and those of plugins."""
 
 
-def check_for(kind: str, own: Mapping[str, Check] | None = None) -> Check:
-    """Return the check of a kind.
+def find_check(kind: str, own: Mapping[str, Check] | None = None) -> Check:
+    """Return the check of a kind: flowckpt's own, or else the program's, or else a plugin's.
+
+    Args:
+        kind: the kind.
+        own: the kinds that the program adds.
 
     Raises:
         UncheckableClaimError: the kind is unknown here, or its plugin cannot be loaded.
     """
+    if own and kind in own and kind not in TABLE:
+        return own[kind]
     check = _MADE.get(kind)
     if check is not None:
         return check
@@ -46,8 +53,6 @@ def check_for(kind: str, own: Mapping[str, Check] | None = None) -> Check:
         module = importlib.import_module(f"flowckpt.evidence.checks.{module_name}")
         own_check: Check = getattr(module, class_name)()
         return _MADE.setdefault(kind, own_check)
-    if own and kind in own:
-        return own[kind]
     return _load_plugin(kind)
 
 
