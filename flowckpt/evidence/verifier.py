@@ -56,7 +56,7 @@ from flowckpt.evidence.sandbox import PathRefusedError, Sandbox
 T = TypeVar("T")
 
 
-async def run_in_daemon(work: Callable[[], T], seconds: float) -> T:
+async def run_with_limit(work: Callable[[], T], seconds: float) -> T:
     """Run work that cannot be stopped, and wait for it with a time limit.
 
     Raises:
@@ -335,7 +335,7 @@ class EvidenceVerifier:
             moment: when it is checked.
             facts: what is known of its step.
         """
-        return (await self._verdicts([evidence], moment, facts))[0]
+        return (await self._verify_at([evidence], moment, facts))[0]
 
     async def verify_evidence_pack(
         self, pack: EvidencePack, *, moment: Moment = Moment.NOW, facts: StepFacts = _NO_FACTS
@@ -347,7 +347,7 @@ class EvidenceVerifier:
             moment: when it is checked.
             facts: what is known of its step.
         """
-        verdicts = await self._verdicts(pack.evidence_list, moment, facts)
+        verdicts = await self._verify_at(pack.evidence_list, moment, facts)
         return make_report(pack, verdicts)
 
     async def verify_packs(
@@ -365,7 +365,7 @@ class EvidenceVerifier:
         reports: dict[int, VerificationReport] = {}
         for facts, indices in by_facts.items():
             claims = [claim for index in indices for claim in packs[index][0]]
-            verdicts = iter(await self._verdicts(claims, moment, facts))
+            verdicts = iter(await self._verify_at(claims, moment, facts))
             for index in indices:
                 pack = packs[index][0]
                 reports[index] = make_report(pack, [next(verdicts) for _ in pack])
@@ -383,7 +383,7 @@ class EvidenceVerifier:
             moment: when they are checked.
             facts: what is known of their step.
         """
-        verdicts = await self._verdicts(list(evidence), moment, facts)
+        verdicts = await self._verify_at(list(evidence), moment, facts)
         counted = [verdict for verdict in verdicts if verdict.status is not VerdictStatus.NOT_RECHECKED]
         verified = sum(verdict.verified for verdict in counted)
         return {
@@ -408,7 +408,7 @@ class EvidenceVerifier:
         found = (await self._capture([evidence]))[0]
         if isinstance(found, Evidence):
             return found
-        verdict = self._verdict(evidence, outcome_of(found), self._clock.now())
+        verdict = self._make_verdict(evidence, outcome_of(found), self._clock.now())
         raise EvidenceCaptureError(
             evidence_type=str(evidence.evidence_type),
             description=redact_text(evidence.description),
@@ -446,7 +446,7 @@ class EvidenceVerifier:
                     outcomes[index] = _CAPTURED
         rest = [index for index in range(len(claims)) if index not in outcomes]
         settings = attrs.evolve(self._settings, facts=facts, databases=registered_databases())
-        outcomes.update(zip(rest, await self._outcomes([claims[index] for index in rest], settings), strict=True))
+        outcomes.update(zip(rest, await self._verify_claims([claims[index] for index in rest], settings), strict=True))
         return [outcomes[index] for index in range(len(claims))]
 
     async def _with_retries(
@@ -487,10 +487,10 @@ class EvidenceVerifier:
 
     # --- the work ---------------------------------------------------------------------------------------------------
 
-    async def _verdicts(self, claims: Sequence[Evidence], moment: Moment, facts: StepFacts) -> list[Verdict]:
+    async def _verify_at(self, claims: Sequence[Evidence], moment: Moment, facts: StepFacts) -> list[Verdict]:
         databases = registered_databases()
         settings = attrs.evolve(self._settings, moment=Moment(moment), facts=facts, databases=databases)
-        return await self._judge(list(claims), partial(self._outcomes, settings=settings))
+        return await self._judge(list(claims), partial(self._verify_claims, settings=settings))
 
     async def _judge(
         self, claims: list[Evidence], check: Callable[[list[Evidence]], Awaitable[list[Outcome]]]
@@ -499,9 +499,11 @@ class EvidenceVerifier:
         started_ns = self._clock.elapsed_ns()
         outcomes = await self._with_retries(claims, check)
         now, took_ms = self._clock.now(), (self._clock.elapsed_ns() - started_ns) / 1e6
-        return [self._verdict(claim, outcome, now, took_ms) for claim, outcome in zip(claims, outcomes, strict=True)]
+        return [
+            self._make_verdict(claim, outcome, now, took_ms) for claim, outcome in zip(claims, outcomes, strict=True)
+        ]
 
-    async def _outcomes(self, claims: Sequence[Evidence], settings: Settings) -> list[Outcome]:
+    async def _verify_claims(self, claims: Sequence[Evidence], settings: Settings) -> list[Outcome]:
         outcomes: list[Outcome] = [_NOT_RECHECKED] * len(claims)
         quick: list[int] = []
         shippable: list[int] = []
@@ -514,15 +516,15 @@ class EvidenceVerifier:
 
         async def keep_slow(index: int, check: Check) -> None:
             async with room:
-                outcomes[index] = await self._slow(claims[index], check, settings)
+                outcomes[index] = await self._verify_slow(claims[index], check, settings)
 
         with ExitStack() as pools:
             for index, claim in enumerate(claims):
                 if claim.is_transient and settings.moment is Moment.RESUME:
                     continue
-                check = self._check(claim)
+                check = self._find_check(claim)
                 if claim.workers > 1:
-                    work.append(keep([index], self._quorum(claim, check, settings)))
+                    work.append(keep([index], self._ask_quorum(claim, check, settings)))
                 elif check is not None and check.is_slow:
                     work.append(keep_slow(index, check))
                 elif check is not None and not (check.is_local or check.splits_work) and claim.evidence_type in TABLE:
@@ -541,11 +543,11 @@ class EvidenceVerifier:
                     some = shippable[begin : begin + at_once]
                     work.append(keep(some, self._ship(executor, [claims[index] for index in some], settings)))
             if quick:
-                work.append(keep(quick, self._here([claims[index] for index in quick], settings)))
+                work.append(keep(quick, self._verify_here([claims[index] for index in quick], settings)))
             await _run_all(work)
         return outcomes
 
-    async def _here(self, claims: Sequence[Evidence], settings: Settings) -> list[Outcome]:
+    async def _verify_here(self, claims: Sequence[Evidence], settings: Settings) -> list[Outcome]:
         answers = await run_blocking(partial(verify_all, claims, self._context(settings), self._checks))
         return [await _await_outcome(answer) for answer in answers]
 
@@ -555,20 +557,20 @@ class EvidenceVerifier:
         except Exception as error:  # a worker died, or the executor was shut down
             return [outcome_of(error)] * len(claims)
 
-    async def _slow(self, claim: Evidence, check: Check, settings: Settings) -> Outcome:
+    async def _verify_slow(self, claim: Evidence, check: Check, settings: Settings) -> Outcome:
         verify = partial(verify_all, [claim], self._context(settings), self._checks)
         try:
             if check.is_local:  # the program's own code may take any time
-                answers = await run_in_daemon(verify, settings.limits.predicate_seconds)
+                answers = await run_with_limit(verify, settings.limits.predicate_seconds)
             else:
                 answers = await run_blocking(verify)
         except TimeoutError as error:
             return outcome_of(error)
         return await _await_outcome(answers[0])
 
-    async def _quorum(self, claim: Evidence, check: Check | None, settings: Settings) -> list[Outcome]:
+    async def _ask_quorum(self, claim: Evidence, check: Check | None, settings: Settings) -> list[Outcome]:
         if check is None:
-            return await self._here([claim], settings)
+            return await self._verify_here([claim], settings)
         if check.is_local or claim.evidence_type in self._checks:
             message = (
                 f"it cannot be checked: only the program itself can answer a {claim.evidence_type}, so no quorum can"
@@ -582,7 +584,7 @@ class EvidenceVerifier:
             return [Outcome(VerdictStatus.CANNOT_CHECK, message, method="quorum")]
         return [await ask_workers(claim, settings, self._executor)]
 
-    def _check(self, claim: Evidence) -> Check | None:
+    def _find_check(self, claim: Evidence) -> Check | None:
         try:
             return find_check(claim.evidence_type, self._checks)
         except Exception:  # its verdict reports the error
@@ -592,7 +594,7 @@ class EvidenceVerifier:
         sandbox = Sandbox(settings.base_path, allow_absolute=settings.allow_absolute)
         return CheckContext(settings, sandbox, self._clock, self._predicates, self._executor)
 
-    def _verdict(self, claim: Evidence, outcome: Outcome, now: datetime, took_ms: float = 0.0) -> Verdict:
+    def _make_verdict(self, claim: Evidence, outcome: Outcome, now: datetime, took_ms: float = 0.0) -> Verdict:
         error, details = outcome.error, outcome.details
         if error is not None:
             secrets = {

@@ -29,7 +29,7 @@ from flowckpt.errors import (
     UnknownExecutorError,
     WorkerDiedError,
 )
-from flowckpt.evidence.verifier import run_in_daemon
+from flowckpt.evidence.verifier import run_with_limit
 from flowckpt.execution.current_step import CurrentStep, StepCall, ended_try_error, step_baggage
 from flowckpt.execution.errors import RemoteError, text_of
 from flowckpt.execution.executors.base import (
@@ -524,7 +524,7 @@ class RunExecutor:
             connect: Callable[[], None] | None = getattr(executor, "connect", None)
             if connect is not None:
                 self._connecting = executor
-                await run_in_daemon(connect, _CONNECT_SECONDS)  # neither a cancel nor the program's exit waits for it
+                await run_with_limit(connect, _CONNECT_SECONDS)  # neither a cancel nor the program's exit waits for it
         except ExecutorError as error:
             error.executor, error.path = self.name, path
             raise
