@@ -164,8 +164,12 @@ def _refuse_uncacheable(name: str, modifiers: Modifiers) -> None:
         raise step_error(name, f"it is .cache() and has .{which}()", f"Remove one of the two: {why}.")
 
 
-def check_age(name: str, age: float | timedelta | None) -> float:
-    """Check the argument of `.cache()` and return it in seconds; infinity for any age."""
+def age_in_seconds(name: str, age: float | timedelta | None) -> float:
+    """Return the argument of `.cache()` in seconds; infinity for any age.
+
+    Raises:
+        StepDefinitionError: it is not above 0.
+    """
     seconds = to_seconds(age)
     if seconds is None:
         return math.inf
@@ -216,8 +220,12 @@ def to_seconds(time: Any) -> Any:
     return time.total_seconds() if isinstance(time, timedelta) else time
 
 
-def check_timeout(name: str, time: float | timedelta) -> float:
-    """Check the argument of `.timeout()` and return it in seconds."""
+def timeout_in_seconds(name: str, time: float | timedelta) -> float:
+    """Return the argument of `.timeout()` in seconds.
+
+    Raises:
+        StepDefinitionError: it is not above 0.
+    """
     seconds = to_seconds(time)
     if not is_finite_number(seconds) or seconds <= 0:
         problem = f".timeout({seconds!r:.80}) must be seconds above 0, or a timedelta"
@@ -380,38 +388,38 @@ def make_retry_policy(
         StepDefinitionError: an argument is out of its range.
     """
 
-    def refused(problem: str, remedy: str = "") -> StepDefinitionError:
+    def error(problem: str, remedy: str = "") -> StepDefinitionError:
         return step_error(name, f".retry({problem}", remedy)
 
     if attempts is not None and (isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1):
-        raise refused(
+        raise error(
             f"attempts={attempts!r:.80}) must be a whole number from 1, or None",
             "It counts all tries, including the first; None means any number.",
         )
     first, longest, last = to_seconds(backoff), to_seconds(max_delay), to_seconds(deadline)
     for label, number in (("backoff", first), ("max_delay", longest)):
         if number is not None and (not is_finite_number(number) or number < 0):
-            raise refused(f"{label}={number!r:.80}) must be seconds, 0 or more")
+            raise error(f"{label}={number!r:.80}) must be seconds, 0 or more")
     if first is None:
-        raise refused("backoff=None) must be seconds, 0 or more")
+        raise error("backoff=None) must be seconds, 0 or more")
     if longest is None:
         longest = max(DEFAULT_MAX_DELAY, first)
     if not is_finite_number(factor) or factor < 1:
-        raise refused(f"factor={factor!r:.80}) must be a number from 1", "1 keeps all waits equally long.")
+        raise error(f"factor={factor!r:.80}) must be a number from 1", "1 keeps all waits equally long.")
     if not is_finite_number(jitter) or not 0 <= jitter <= 1:
-        raise refused(f"jitter={jitter!r:.80}) must be in 0 … 1")
+        raise error(f"jitter={jitter!r:.80}) must be in 0 … 1")
     if last is not None and (not is_finite_number(last) or last <= 0):
-        raise refused(f"deadline={deadline!r:.80}) must be seconds above 0, or None")
+        raise error(f"deadline={deadline!r:.80}) must be seconds above 0, or None")
     worth = on if isinstance(on, tuple) else (on,)
     if not worth:
-        raise refused("on=()) names no error to retry", "Name exceptions, or remove .retry().")
+        raise error("on=()) names no error to retry", "Name exceptions, or remove .retry().")
     for each in worth:
         if isinstance(each, type) and issubclass(each, Exception):
             continue
         if isinstance(each, type) or not callable(each):
-            raise refused(f"on=…) takes exception classes and functions of an exception, got {each!r:.120}")
+            raise error(f"on=…) takes exception classes and functions of an exception, got {each!r:.120}")
         if inspect.iscoroutinefunction(each):
-            raise refused(f"on=…) was given {each!r:.120}, which is async", "Give a plain function.")
+            raise error(f"on=…) was given {each!r:.120}, which is async", "Give a plain function.")
     return RetryPolicy(
         attempts,
         float(first),

@@ -33,8 +33,8 @@ from flowckpt.core.dsl.modifiers import (
     PLAIN,
     Modifiers,
     check_combination,
-    check_timeout,
     refuse_needless_ephemeral,
+    timeout_in_seconds,
 )
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.functions import cached_per_function, module_name
@@ -270,7 +270,7 @@ class StepBase(FieldEquality):
         Raises:
             StepDefinitionError: the number is not above 0, or `.timeout()` was given before.
         """
-        return self._add_modifier("timeout", timeout_seconds=check_timeout(self.name, seconds))
+        return self._add_modifier("timeout", timeout_seconds=timeout_in_seconds(self.name, seconds))
 
     def ephemeral(self) -> Self:
         """Modifier: never record the step, and run it at each replay: for a model, a connection, an open file.
@@ -448,7 +448,7 @@ class StepBase(FieldEquality):
             StepDefinitionError: the age is not above 0, `.cache()` was given before, or the step has an effect or an
                 output of its own: `.at_most_once()`, `.rollback()`, `.on_rerun()`, `.ephemeral()`, `.secret()`.
         """
-        return self._add_modifier("cache", cache_seconds=checked.check_age(self.name, max_age))
+        return self._add_modifier("cache", cache_seconds=checked.age_in_seconds(self.name, max_age))
 
     def record_arguments(self) -> Self:
         """Modifier: record the arguments of the call as JSON, to read and query them later.
