@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sqlite3
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from flowckpt.engine.run import result_cache
 from flowckpt.errors import CheckpointStorageError, StepDefinitionError
 from flowckpt.evidence import file_sha256
 from flowckpt.maintenance import export_run, import_run
-from flowckpt.stores import open_store
+from flowckpt.stores import SqliteCheckpointStore, open_store
 from flowckpt.stores.log.sealing.keys import KeyRing, new_key
 from flowckpt.testing import FakeClock
 from tests.reopening import spec_of
@@ -317,6 +318,22 @@ def test_a_damaged_index_is_made_again(tmp_path, damage):
     assert engine.run_sync(etl, workflow_id="third").steps.restored == 1
     assert engine.run_sync(etl, workflow_id="fourth").steps.restored == 1
     assert calls == ["a"]
+
+
+def test_a_part_of_the_index_that_is_found_damaged_when_results_are_added_loses_no_older_ones(tmp_path):
+    store = SqliteCheckpointStore(tmp_path / "runs.db")
+    engine = WorkflowEngine(store)
+    engine.run_sync(etl, workflow_id="older")
+    engine.run_sync(etl, workflow_id="another source", source="b")
+    engine.run_sync(etl, workflow_id="newer", options=RunOptions(no_cache=True))
+    with contextlib.closing(sqlite3.connect(tmp_path / "runs.db")) as connection, connection:
+        assert connection.execute("UPDATE result_index SET content = x'00' WHERE name <> 'runs'").rowcount == 1
+    engine.run_sync(etl, workflow_id="adds the newer run", source="d")
+    asyncio.run(store.clear("newer"))
+    calls.clear()
+    assert engine.run_sync(etl).steps.restored == 1
+    assert calls == []
+    store.close()
 
 
 def test_an_index_that_is_lost_is_made_again():

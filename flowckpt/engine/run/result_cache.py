@@ -152,7 +152,8 @@ class ResultIndex:
         }
         gone = len(runs.keys() - listed.keys())
         if self._is_damaged or gone > max(len(listed), _FEW_GONE):
-            _log.warning("the index of results in %r is rebuilt", self.store) if self._is_damaged else None
+            if self._is_damaged:
+                _log.warning("the index of results in %r is rebuilt", self.store)
             await self._clear()
             runs = {}
         new = [run for run, mark in listed.items() if run != own and runs.get(run) != mark]
@@ -165,6 +166,9 @@ class ResultIndex:
             runs[run] = listed[run]
         for name, notes in added.items():
             part = await self._read(name)
+            if self._is_damaged and len(runs) > len(new):  # it also held notes of other runs
+                await self._refresh(own)
+                return
             for key, more in notes.items():
                 part[key] = _select_newest([*part.get(key, ()), *more])
             await self._write(name, part)

@@ -6,7 +6,8 @@ import asyncio
 import itertools
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -93,13 +94,10 @@ class SqlRuns(SqlReader):
             image.blobs = {digest for (digest,) in session.execute(NAMED_BLOBS, (image.run,))}
             return image, image.load_newest(session, fetch)
 
-        try:
+        with self._released_on_error(claim, run):
             loaded = self._read_image(workflow_id, read)
             if loaded is None:
                 raise CheckpointNotFoundError(workflow_id, detail="it was cleared")
-        except BaseException:
-            self.database.write(workflow_id, "release", lambda session: release_run(session, lock, run, claim.writer))
-            raise
         image, latest = loaded
         return SqlRunWriter(self.database, image, attempt=attempt, token=claim.writer, fetch=fetch), latest, ()
 
@@ -107,14 +105,25 @@ class SqlRuns(SqlReader):
         workflow_id = writer.workflow_id
         claim = self._build_claim(workflow_id, take_over=True, instead_of=writer.token, after=writer.attempt)
         lock = self.database.dialect.lock
-        _, attempt = self.database.write(workflow_id, "acquire", lambda session: claim.write(session, lock))
+        run, attempt = self.database.write(workflow_id, "acquire", lambda session: claim.write(session, lock))
         self.owned.pop(workflow_id).close()
-        image = self._read_image(workflow_id, lambda _, image: image)
-        if image is None:
-            raise FencedError(workflow_id, attempt=attempt, newest_attempt=None)
+        with self._released_on_error(claim, run):
+            image = self._read_image(workflow_id, lambda _, image: image)
+            if image is None:
+                raise FencedError(workflow_id, attempt=attempt, newest_attempt=None)
         return SqlRunWriter(
             self.database, image, attempt=attempt, token=claim.writer, fetch=self._make_fetch(workflow_id)
         )
+
+    @contextmanager
+    def _released_on_error(self, claim: Claim, run: int) -> Iterator[None]:
+        """Release a claimed run if the block fails."""
+        try:
+            yield
+        except BaseException:
+            lock, token = self.database.dialect.lock, claim.writer
+            self.database.write(claim.workflow_id, "release", lambda session: release_run(session, lock, run, token))
+            raise
 
     def _build_claim(self, workflow_id: str, **options: Any) -> Claim:
         writer, process = secrets.token_hex(16), self._process()
@@ -576,7 +585,7 @@ def release_run(session: Session, lock: str, run: int, writer: str) -> None:
         "SELECT attempt, writer, released_at FROM attempts WHERE run = ? ORDER BY attempt DESC LIMIT 1", (run,)
     )
     if not previous:
-        session.change("DELETE FROM runs WHERE run = ?", (run,))
+        _delete_run(session, run)
     elif runs[0][0] == writer:
         before, name, released_at = previous[0]
         session.change(
@@ -708,7 +717,7 @@ class BulkImport:
                 raise RunExistsError(self._workflow_id)
             if writer:
                 check_unowned(session, run, self._workflow_id)
-            session.change("DELETE FROM runs WHERE run = ?", (run,))
+            _delete_run(session, run)
 
     def _claim_attempt(self, session: Session, database: OneTransaction, attempt: int) -> SqlRunWriter:
         writer = f"{self._token}-{attempt}"
