@@ -200,7 +200,7 @@ class _Call:
 
     name: str
     _target: Target
-    _make_document: Mapping[str, Any]
+    _document: Mapping[str, Any]
     _timeout: float
     _directory: str
     _environment: Mapping[str, str]
@@ -215,9 +215,7 @@ class _Call:
             tries, detail = self._try_repeatedly()
             if detail:
                 often = f" ({tries} tries)" if tries > 1 else ""
-                _log.warning(
-                    "run %s: hook %s failed%s: %s", self._make_document["workflow_id"], self.name, often, detail
-                )
+                _log.warning("run %s: hook %s failed%s: %s", self._document["workflow_id"], self.name, often, detail)
         finally:
             _pending.remove(threading.current_thread())
 
@@ -257,12 +255,12 @@ class _Call:
         """Run a command; its whole group is killed at the time limit.
 
         Raises:
-            _FailedError: it could not be started, exceeded the time limit, or did not exit with 0.
+            _HookFailedError: it could not be started, exceeded the time limit, or did not exit with 0.
         """
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else [*command]
         # Files, not pipes: a command that reads nothing, or leaves a process that holds them open, cannot block us.
         with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as output:
-            stdin.write(f"{json.dumps(self._make_document)}\n".encode())
+            stdin.write(f"{json.dumps(self._document)}\n".encode())
             stdin.seek(0)
             try:
                 process = subprocess.Popen(  # noqa: S603 - the user's own command
@@ -291,7 +289,7 @@ class _Call:
 
     def _make_environment(self) -> dict[str, str]:
         """Return the environment of a command: with the facts of the event, without the run's secret inputs."""
-        document = self._make_document
+        document = self._document
         facts = {
             HOOK_VARIABLE: self.name,
             "FLOWCKPT_EVENT": document["event"],
@@ -312,13 +310,13 @@ class _Call:
         """POST the event to a URL.
 
         Raises:
-            _FailedError: there was no successful response.
+            _HookFailedError: there was no successful response.
         """
         try:
             parts = urllib.parse.urlsplit(url)
         except ValueError:
             raise _HookFailedError("the URL is invalid", is_final=True) from None
-        document = self._make_document
+        document = self._document
         headers = {
             "Content-Type": "application/json",
             "User-Agent": f"flowckpt/{__version__}",

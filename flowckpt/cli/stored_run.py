@@ -161,7 +161,7 @@ async def _read_messages(
 
 
 def find_damage(store: StoreBase, workflow_id: str) -> FlowckptError | None:
-    """Return the error for an exception that the content of a record caused, not a fault of flowckpt; None for others.
+    """Return the first content error of the run, or of the store; None if there is none.
 
     Args:
         store: the store of the command.

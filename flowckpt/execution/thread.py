@@ -220,7 +220,6 @@ def deliver_later(count: int, interrupts: Interrupts) -> None:
     assert task is not None
     for index in range(count):
         task.uncancel()
-        if (
-            index or not interrupts.pending_signal
-        ):  # a signal is noted: the engine reads the note when nothing can be lost
+        # a signal is noted: the engine reads the note when nothing can be lost
+        if index or not interrupts.pending_signal:
             task.cancel()

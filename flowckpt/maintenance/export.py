@@ -119,8 +119,8 @@ class WholeRun:
 class CheckpointCopier:
     """Makes copies of checkpoints for another store, attempt by attempt and oldest first.
 
-    A store takes the large values of what it has saved for its own, so each copy has its own. And what a run says once
-    is the very same object in all copies of an attempt, so that the store writes it once.
+    A store takes over the large values of each checkpoint that it saves, so each copy has its own. Inputs and
+    metadata that stay the same during an attempt are one shared object in all its copies, so that the store writes them once.
     """
 
     def __init__(self) -> None:
@@ -426,7 +426,7 @@ async def stream_run(store: CheckpointStore, workflow_id: str, write: Callable[[
     """Hand the lines of an exported run to a function; the process that reads them sees by the last whether all came.
 
     Args:
-        store: where the run lies.
+        store: the store that has the run.
         workflow_id: the run.
         write: takes a line.
 

@@ -276,7 +276,9 @@ class RunReader:
             if type(reference) is not list or not reference or type(reference[0]) is not str:
                 raise MalformedError(f"a large value is named by {reference!r:.80}")
             if len(value) != 1 or reference[1:] != [self.places.get(reference[0], (0, -1))[1]]:
-                raise MalformedError(f"the large value {reference[0]:.64} is named, and does not stand before")
+                raise MalformedError(
+                    f"the large value {reference[0]:.64} is not in an earlier line with the size that is given here"
+                )
             self._unnamed.discard(reference[0])
 
     def _read_checkpoint(self, document: Mapping[str, Json]) -> CheckpointData:
@@ -677,7 +679,7 @@ def _check_document(source: Source, file: str, workflow_id: str | None) -> _Chec
 
 @contextlib.contextmanager
 def _refuse_malformed(file: str, reader: RunReader | None = None) -> Iterator[Any]:
-    """Say of what is malformed where it stands."""
+    """Raise the error of a malformed file with the file and the line."""
     try:
         yield
     except (MalformedError, RecursionError) as error:

@@ -375,9 +375,8 @@ class MirroredStore(StoreBase):
         try:
             await self._take(workflow_id, run, data)
         except Exception as error:
-            if not is_last and isinstance(
-                error, _GONE
-            ):  # the primary has continued; a later try reads again, or the last one
+            # the primary has continued; a later try reads again, or the last one
+            if not is_last and isinstance(error, _GONE):
                 _log.info("run %s changed while its mirror read it: %s", workflow_id, error)
             else:
                 self._report(workflow_id, self._mirror_error(workflow_id, error))
@@ -443,10 +442,8 @@ class MirroredStore(StoreBase):
             return
 
         def read_latest() -> CheckpointData | None:
-            with (
-                suppress(Exception),
-                asyncio.Runner() as runner,
-            ):  # the first save reports what is wrong with the mirror
+            # the first save reports what is wrong with the mirror
+            with suppress(Exception), asyncio.Runner() as runner:
                 return run_alone(runner, self.mirror.load_latest(workflow_id))
             return None
 

@@ -63,6 +63,7 @@ class PrunedRun:
     """A run that was, or would be, removed.
 
     Attributes:
+        workflow_id: its id.
         workflow_name: its workflow.
         status: its status.
         updated_at: when its newest checkpoint was saved.
@@ -179,14 +180,16 @@ async def _select_runs(
             continue
         report.matched = (report.matched or 0) + 1
         if counts[info.workflow_name] < conditions.keep:
-            counts[info.workflow_name] += info.owner is not None or await _is_verified(store, info, conditions, report)
+            counts[info.workflow_name] += info.owner is not None or await _verify_or_report(
+                store, info, conditions, report
+            )
             continue
         is_old = conditions.older_than is None or now - info.updated_at > conditions.older_than
-        if is_old and info.owner is None and await _is_verified(store, info, conditions, report):
+        if is_old and info.owner is None and await _verify_or_report(store, info, conditions, report):
             yield info
 
 
-async def _is_verified(store: StoreBase, info: RunInfo, conditions: _Conditions, report: PruneReport) -> bool:
+async def _verify_or_report(store: StoreBase, info: RunInfo, conditions: _Conditions, report: PruneReport) -> bool:
     """Return whether the verified record of a run matches the list; otherwise report the run as unreadable.
 
     A list reads one line or row of a run: one changed byte there must not remove a run or make it count as the newest.

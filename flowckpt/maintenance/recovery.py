@@ -125,7 +125,7 @@ async def find_due_runs(store: StoreBase, clock: Clock, *, workflows: Collection
     for info in await runs_of_status(store, RECOVERED_STATUSES):
         if workflows and info.workflow_name not in workflows:
             continue
-        due = await _check_due(store, info, clock.now())
+        due = await _find_due(store, info, clock.now())
         if due is not None:
             runs.append(due)
     return sorted(runs, key=lambda due: due.info.updated_at)
@@ -136,10 +136,10 @@ async def find_due_run(store: StoreBase, clock: Clock, run: DueRun) -> DueRun | 
     info = await store.describe_run(run.workflow_id)
     if info is None or info.attempt != run.info.attempt or info.status not in RECOVERED_STATUSES:
         return None
-    return await _check_due(store, info, clock.now())
+    return await _find_due(store, info, clock.now())
 
 
-async def _check_due(store: StoreBase, info: RunInfo, now: datetime) -> DueRun | None:
+async def _find_due(store: StoreBase, info: RunInfo, now: datetime) -> DueRun | None:
     """Return why a run is due, or its damage; other runs are unaffected."""
     try:
         waits = info.waits
@@ -386,9 +386,8 @@ class Pauses:
             FlowckptError: the messages of the run cannot be read.
         """
         pause = self._own.get(run.workflow_id)
-        if (
-            pause is None or pause.note
-        ):  # otherwise no process was started, because something is missing on this machine
+        # otherwise no process was started, because something is missing on this machine
+        if pause is None or pause.note:
             pause, _ = await self._read_pause(run.info)
         if pause is None or self._now() >= self._until[run.workflow_id, pause.note]:
             return True

@@ -22,9 +22,8 @@ _LOGIN_OPTION = r"(?i)([?&](?:password|sslpassword|passfile|service)=)[^&#]*"
 
 
 def _open_postgres(spec: str) -> Any:
-    with _package_named(
-        "psycopg", "the PostgreSQL store", "postgresql:…", extra="postgres"
-    ):  # the URL may hold a password
+    # the URL may hold a password
+    with _package_named("psycopg", "the PostgreSQL store", "postgresql:…", extra="postgres"):
         return stores.postgres.PostgresCheckpointStore(spec)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from flowckpt import MemoryCheckpointStore, Retention, WorkflowEngine, step, workflow
 from flowckpt.core.records import CheckpointData, HistoryView
-from flowckpt.engine.run.inbox import new_request
+from flowckpt.engine.run.inbox import make_cancel_request
 from flowckpt.errors import CheckpointStorageError
 from flowckpt.events import CheckpointFailed, Event
 from flowckpt.stores import open_store
@@ -111,7 +111,7 @@ def test_a_store_that_comes_back_is_asked_again(store, library, caplog):
         time.sleep(0.3)
         if index == 7:
             newest = store.runs.load_latest("one")
-            store.runs.send_signal("one", new_request("c1", datetime.now(UTC), newest, rolls_back=False))
+            store.runs.send_signal("one", make_cancel_request("c1", datetime.now(UTC), newest, rolls_back=False))
 
     @workflow("naps")
     def naps_flow():

@@ -12,7 +12,7 @@ from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine,
 from flowckpt.core.records.wait import WaitKind
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.engine.run import context, inbox
-from flowckpt.engine.run.inbox import Requests, new_request
+from flowckpt.engine.run.inbox import Requests, make_cancel_request
 from flowckpt.engine.session import session
 from flowckpt.errors import SignalRefusedError
 from flowckpt.execution.interrupts import Interrupts
@@ -97,7 +97,7 @@ async def test_a_request_to_cancel_an_earlier_run_does_not_cancel_a_later_one(st
     newest = await store.load_latest(RUN)
     birth = newest.metadata["birth"]
     told = newest if sent_to == "this" else attrs.evolve(newest, metadata={**newest.metadata, "birth": sent_to})
-    request = new_request("c", datetime.now(UTC), told, rolls_back=False)
+    request = make_cancel_request("c", datetime.now(UTC), told, rolls_back=False)
     await able.send_signal(RUN, request)
     requests = Requests(able, RUN, birth, SystemClock(), Interrupts())
     await requests.poll()
@@ -120,7 +120,7 @@ async def test_a_request_to_cancel_that_was_followed_does_not_count_when_it_is_p
 
     async def ask():
         if not kept:
-            kept.append(new_request("old", datetime.now(UTC), await store.load_latest(RUN), rolls_back=False))
+            kept.append(make_cancel_request("old", datetime.now(UTC), await store.load_latest(RUN), rolls_back=False))
             await store.send_signal(RUN, kept[0])
 
     def fail():
@@ -140,7 +140,7 @@ async def test_a_request_to_cancel_that_was_followed_does_not_count_when_it_is_p
     assert await store.send_signal(RUN, kept[0])
     assert (await engine.resume_run(steps, workflow_id=RUN)).status == "failed"
     behind = datetime.now(UTC) - timedelta(hours=1)  # of a machine whose clock is an hour behind
-    await store.send_signal(RUN, new_request("new", behind, await store.load_latest(RUN), rolls_back=False))
+    await store.send_signal(RUN, make_cancel_request("new", behind, await store.load_latest(RUN), rolls_back=False))
     assert (await engine.resume_run(steps, workflow_id=RUN)).status == "cancelled"
     fork = await engine.fork(RUN, workflow=steps, new_id="forked")
     assert "ended" not in (await store.load_latest(fork.workflow_id)).metadata

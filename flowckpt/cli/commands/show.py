@@ -303,7 +303,7 @@ def _lines(workflow_id: str, run: StoredRun, place: str) -> list[str]:
         lines.append(f"target: {escape(':'.join(filter(None, (source, target.get('name')))))}")
     inputs = _decode_if_possible(latest.held_inputs, "inputs")
     lines += [f"input {escape(name)}: {short_value(value)}" for name, value in inputs.items()]
-    lines += _count_lines(latest)
+    lines += _lines_of_counts(latest)
     undoing = [result for result in latest.step_results if result.step_type == ROLLBACK]
     for said, is_undone in (("undone", True), ("could not be undone", False)):
         if paths := [step_of(result.path) for result in undoing if result.success is is_undone]:
@@ -362,7 +362,7 @@ def _origin_lines(run: StoredRun) -> list[str]:
     return lines
 
 
-def _count_lines(latest: CheckpointData) -> list[str]:
+def _lines_of_counts(latest: CheckpointData) -> list[str]:
     counted = [result for result in latest.step_results if result.step_type not in _UNCOUNTED]
     executed = sum(result.attempt == latest.attempt and not result.source for result in counted)
     taken = sum(bool(result.source) for result in counted)

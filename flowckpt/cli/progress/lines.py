@@ -190,9 +190,9 @@ class PlainLines(Progress):
                 self._say_restored()
             return
         self._say_restored()
-        find_folded = self._fan_outs.find_folded(path) if path else None
-        if find_folded is not None and (kind in _FOLDED or getattr(event, "taken_from", False)):
-            self._say_members(find_folded)
+        fan_out = self._fan_outs.find_folded(path) if path else None
+        if fan_out is not None and (kind in _FOLDED or getattr(event, "taken_from", False)):
+            self._say_members(fan_out)
             return
         more = ""
         if kind in ("StepCompleted", "StepFailed"):

@@ -209,7 +209,7 @@ class Workers:
     """Threads that do blocking work for event loops, and end after one second without work.
 
     Args:
-        limit: the maximum number of threads.
+        most: the maximum number of threads.
     """
 
     def __init__(self, most: int) -> None:
@@ -482,7 +482,7 @@ async def start_within(work: Awaitable[T], *, patience: float) -> asyncio.Future
     The process may exit before the work is done, without waiting for its thread.
 
     Args:
-        work: the function.
+        work: an awaitable.
         patience: the time to wait, in seconds.
     """
     with blocking_allowed(False):

@@ -52,7 +52,7 @@ from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ReuseMode
 from flowckpt.engine.run.result_cache import ResultCache
 from flowckpt.engine.run.resumption import Resumption, crash_loop_error, find_moved_versions
 from flowckpt.engine.steps.child import start_child
-from flowckpt.engine.steps.run_step import changed_members
+from flowckpt.engine.steps.run_step import changed_members_reason
 from flowckpt.engine.values.failures import read_answer, read_fan_out, step_failure
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, use_missing_secret
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, GUARDED
@@ -298,7 +298,7 @@ class Planning(PlannedSteps):
         elif not fan_out.is_all_again:
             self.again.paths = before
             restore = Restore(path, enter.step, result, enter.is_spare)
-            _, reasons = await self.judge_result(restore, changed_members(fan_out.new, len(gone)))
+            _, reasons = await self.judge_result(restore, changed_members_reason(fan_out.new, len(gone)))
             self.again.paths = before + reruns
         self.add(result, Decision.RERUN, reasons)
         return fan_out.find_answer(result), False

@@ -51,7 +51,7 @@ async def find_standing_checkpoint(
     """Return a checkpoint that counts.
 
     Args:
-        store: where the run lies.
+        store: the store that has the run.
         workflow_id: the run.
         latest: its newest checkpoint.
         wanted: an id, for its newest checkpoint; or, if there is no such id, the sequence in digits. A sequence also
@@ -101,7 +101,7 @@ async def find_checkpoint(store: StoreBase, workflow_id: str, latest: Checkpoint
     """Return a checkpoint to show or to fork from: one that counts, else one of an abandoned history.
 
     Args:
-        store: where the run lies.
+        store: the store that has the run.
         workflow_id: the run.
         latest: its newest checkpoint.
         wanted: as for `find_standing_checkpoint`. Of several abandoned checkpoints with this id, the newest is returned; each
@@ -288,7 +288,7 @@ async def roll_back(
     """Make an earlier checkpoint the one to resume from.
 
     Args:
-        store: where the run lies.
+        store: the store that has the run.
         clock: the time.
         workflow_id: the run.
         checkpoint_id: an id, for its newest checkpoint; or a sequence in digits.

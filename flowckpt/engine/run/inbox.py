@@ -143,7 +143,7 @@ TAGS = "tags"
 """Metadata key: the tags of the run."""
 
 
-def new_request(signal_id: str, sent_at: datetime, newest: CheckpointData, *, rolls_back: bool) -> Signal:
+def make_cancel_request(signal_id: str, sent_at: datetime, newest: CheckpointData, *, rolls_back: bool) -> Signal:
     """Return a request to cancel a run.
 
     Args:
@@ -167,7 +167,7 @@ def change_tags(metadata: Mapping[str, Any], change: Mapping[str, str | None]) -
     return {**metadata, TAGS: {name: value for name, value in tags.items() if value is not None}}
 
 
-async def remove_requests(store: StoreBase, workflow_id: str) -> None:
+async def remove_cancel_requests(store: StoreBase, workflow_id: str) -> None:
     """Remove the requests to a cancelled run."""
     cancels = [each.signal_id for each in await store.signals(workflow_id) if each.kind is WaitKind.CANCEL]
     if cancels:
@@ -205,7 +205,7 @@ class Requests:
     async def forget(self) -> None:
         """Remove the requests to cancel this run; one that stays is older than the run's end and has no effect."""
         try:
-            await remove_requests(self.store, self.workflow_id)
+            await remove_cancel_requests(self.store, self.workflow_id)
         except FlowckptError as error:
             _log.warning("run %s: the request to cancel it could not be removed: %s", self.workflow_id, error)
 

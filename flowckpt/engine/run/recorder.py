@@ -68,9 +68,8 @@ class GroupCommit:
             if group is None:
                 return await self._lead(save)
             waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-            group.append(
-                waiter
-            )  # one shared future, in a shield for each member, would be a third of a waiting step's work
+            # one shared future, in a shield for each member, would be a third of a waiting step's work
+            group.append(waiter)
             if await waiter:
                 return None
             # else the group's first member was cancelled before it could save

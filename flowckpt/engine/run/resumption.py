@@ -169,7 +169,7 @@ class Resumption:
         superseded: dropped results, of this and earlier reruns, that their steps must check.
         in_doubt: the steps with a recorded start and no recorded end.
         spare: results of earlier attempts that their steps may reuse, by path.
-        begun: the steps that were running when the process died or the run stopped, as far as it noted them: only a hint.
+        interrupted: the steps that were running when the process died or the run stopped, as far as it noted them: only a hint.
         crash_loop: how often the run crashed, if a resume would refuse it because of that.
         messages: the unconsumed messages to a waiting run.
         is_guarded: whether the run has effects that are not repeated by default.
@@ -280,7 +280,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     bound = rebind_recorded(workflow, latest, inputs)
     view: HistoryView = as_view(latest.step_results)
     superseded = Superseded(latest.metadata)
-    policy = _find_from_step(options.policy, workflow_id, latest, superseded)
+    policy = _resolve_from_step(options.policy, workflow_id, latest, superseded)
     _refuse_needless_decisions(policy, workflow_id, latest, superseded)
     cut, history, undone = _split_history(latest, view, policy, drops_answers=drops_answers)
     if cut:
@@ -465,10 +465,10 @@ def _cut_from(
         cut.setdefault(result.path, (result, upstream))
 
 
-def _find_from_step(
+def _resolve_from_step(
     policy: ResumePolicy, workflow_id: str, latest: CheckpointData, superseded: Superseded
 ) -> ResumePolicy:
-    """Find the step of `--from`, given as a path or as a name (then its first use)."""
+    """Return the policy with the path of the step of `--from`, given as a path or as a name (then its first use)."""
     wanted = policy.from_path
     if not wanted or wanted in latest.in_flight:
         return policy

@@ -17,7 +17,7 @@ from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.ids import new_message_id
 from flowckpt.core.system.process import send_if_expected
 from flowckpt.engine.rules.paths import ROLLBACK, find_not_yielded, step_of
-from flowckpt.engine.run.inbox import change_tags, new_request, remove_requests
+from flowckpt.engine.run.inbox import change_tags, make_cancel_request, remove_cancel_requests
 from flowckpt.engine.run.lease import find_live_interrupts, hold_lease, require_run, save_after
 from flowckpt.engine.run.resumption import count_crashes
 from flowckpt.engine.undo.compensate import check_cancel, drop_unfinished
@@ -83,7 +83,7 @@ async def cancel_run(
             store, clock, workflow_id, before, owner, rolls_back=undo is not None, patience=patience_seconds
         )
         after = await _load_latest(store, workflow_id)
-        await remove_requests(store, workflow_id)
+        await remove_cancel_requests(store, workflow_id)
         if after.status is Status.CANCELLED and (undo is None or not _is_undo_missing(before, after)):
             return _describe_cancel(workflow_id, was, before, after)
         check_cancel(workflow_id, after)  # refuses a run that has completed meanwhile
@@ -92,7 +92,7 @@ async def cancel_run(
         was = Status.CRASHED
     if undo is not None:
         await undo().result()
-        await remove_requests(store, workflow_id)
+        await remove_cancel_requests(store, workflow_id)
         return _describe_cancel(workflow_id, was, before, await _load_latest(store, workflow_id))
     return _describe_cancel(workflow_id, was, before, await _save_as_cancelled(store, clock, workflow_id))
 
@@ -115,7 +115,7 @@ async def _save_as_cancelled(store: StoreBase, clock: Clock, workflow_id: str) -
             output=None,
             error=None,
         )
-        await remove_requests(store, workflow_id)
+        await remove_cancel_requests(store, workflow_id)
     return data
 
 
@@ -156,7 +156,7 @@ async def _stop_owner(
         can_leave_word = store.has(Ability.SIGNALS)
         if can_leave_word:
             signal_id = f"cancel-{clock.now():%Y%m%dT%H%M%S.%f}"
-            request = new_request(signal_id, clock.now(), before, rolls_back=rolls_back)
+            request = make_cancel_request(signal_id, clock.now(), before, rolls_back=rolls_back)
             await store.send_signal(workflow_id, request)
 
         is_nudged = bool(CANCEL_SIGNALS) and send_if_expected(owner.process, CANCEL_SIGNALS[rolls_back])

@@ -47,6 +47,7 @@ class Sent:
     """A message sent to a run by `signal`, `approve` or `reject`.
 
     Attributes:
+        workflow_id: the run.
         signal_id: the message's id.
         name: the signal or the approval.
         kind: `signal` or `approval`.
@@ -171,7 +172,7 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
     latest = require_run(workflow_id, await store.load_latest(workflow_id))
     info = await _load_info(store, workflow_id)
     _refuse_ended(info, name)
-    wait = _find_approval(workflow_id, name, latest)
+    wait = _require_approval(workflow_id, name, latest)
     for each in await _read_sent(inbox, info, name, signal_id):
         if each.ends(wait):
             verb = "approved" if each.data.get("approved") else "rejected"
@@ -193,7 +194,7 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
     return Sent(workflow_id, signal_id, wait.name, WaitKind.APPROVAL, wait.path, is_new, True, 0, info.status, owner)
 
 
-def _find_approval(workflow_id: str, name: str, latest: CheckpointData) -> Wait:
+def _require_approval(workflow_id: str, name: str, latest: CheckpointData) -> Wait:
     """Return the pending approval with a name or path."""
     waits = open_waits(latest.metadata, latest.step_results)
     approvals = [wait for wait in waits if wait.kind is WaitKind.APPROVAL]

@@ -265,9 +265,8 @@ class Session:
         _check_loop("engine.run")
         emit = self._make_sink(on_event)
         wants_each = any(not getattr(each, "folds_restored", False) for each in self._ports.listeners)
-        folds = (
-            folds_restored or on_event is None
-        ) and not wants_each  # a log has one line for consecutive restored steps
+        # a log has one line for consecutive restored steps
+        folds = (folds_restored or on_event is None) and not wants_each
         result = await self._drive_run(emit, folds_restored=folds)
         assert result is not None
         is_removed = await self._apply_retention(result)

@@ -32,7 +32,7 @@ from flowckpt.engine import run as attempts
 from flowckpt.engine.rules.paths import is_stopped, split_stopped_member
 from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.steps.members import CompositeRun, Member, StoppedMember, make_member, read_ended_answer
-from flowckpt.engine.steps.run_step import changed_members, is_still_valid, note_restored
+from flowckpt.engine.steps.run_step import changed_members_reason, is_still_valid, note_restored
 from flowckpt.engine.values.failures import (
     combine_answers,
     read_fan_out,
@@ -115,7 +115,7 @@ class FanOut(CompositeRun):
             await self._restore(result)
             return True
         if not self.is_stale:
-            why = (changed_members(len(self._unended), len(gone)),)
+            why = (changed_members_reason(len(self._unended), len(gone)),)
             await is_still_valid(run, enter.step, result, is_spare=enter.is_spare, more=why)
         self.is_stale = True
         run.recorder.aside.dropped.append(result)

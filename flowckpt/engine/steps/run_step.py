@@ -307,7 +307,7 @@ async def restore_step(run: RunContext, step: Step[Any], result: StepResult, *, 
     return answer
 
 
-def changed_members(new: int, gone: int) -> Reason:
+def changed_members_reason(new: int, gone: int) -> Reason:
     """Return the reason why the recorded end of a fan-out is stale: its members have changed.
 
     Args:
@@ -477,14 +477,14 @@ async def _take_cached(run: RunContext, call: StepCall) -> StepEnd | None:
     committed = None if evidence is None or cached.report is None else CommittedClaims(evidence, cached.report)
     outcome = Outcome(cached.value, cached.tree, committed=committed)
     duration_ms = (clock.elapsed_ns() - started_ns + 500) // 1000 / 1000
-    values, _ = _record_arguments(run, call)
+    values, _ = _encode_arguments(run, call)
     end = StepEnd(outcome, None, started_at, duration_ms)
     end.taken_from = cached.workflow_id
     end.more = _drop_empty(source=cached.source, published=cached.result.published, argument_values=values)
     return end
 
 
-def _record_arguments(run: RunContext, call: StepCall) -> tuple[Mapping[str, Any], Exception | None]:
+def _encode_arguments(run: RunContext, call: StepCall) -> tuple[Mapping[str, Any], Exception | None]:
     """Return the arguments of a call as JSON if the step records them, or the error if they cannot be recorded."""
     if not call.modifiers.records_arguments:
         return {}, None
@@ -498,7 +498,7 @@ async def _begin(run: RunContext, call: StepCall, resolution: attempts.in_doubt.
     """Make durable what a crash during the step must not lose."""
     step, path, recorder = call.step, call.path, run.recorder
     if path in recorder.checkpointer.partial:
-        judge_partial(run, step, path)
+        drop_stale_state(run, step, path)
     if not recorder.is_start_saved:
         await recorder.save_start()
     if run.notifier.dropped_states:
@@ -551,7 +551,7 @@ async def _try(
         await emit(events.StepStarted(call.workflow_id, path, action.step_type))
     started_ns = _note_start(run, call)
     is_tried_once = modifiers.retry is None and not (modifiers.is_at_most_once and modifiers.files is not None)
-    values, refusal = _record_arguments(run, call)
+    values, refusal = _encode_arguments(run, call)
     loop = None
     if refusal is not None:
         outcome = Outcome(error=refusal)
@@ -604,7 +604,7 @@ async def emit_end(run: RunContext, call: StepCall, end: StepEnd, saved: Checkpo
         await run.recorder.emit_saved(saved)
 
 
-def judge_partial(run: RunContext, step: Step[Any], path: str) -> None:
+def drop_stale_state(run: RunContext, step: Step[Any], path: str) -> None:
     """Drop the saved state of an unfinished step if its code or arguments changed and the policy is to run again.
 
     Raises:

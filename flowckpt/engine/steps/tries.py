@@ -151,9 +151,8 @@ class RetryLoop:
                 if self.found.outcome is not None:
                     self._next()
                     continue
-                is_mark_due = (
-                    was_adopted  # the result could not be adopted, and the evidence now says that the step was not done
-                )
+                # if so, the result could not be adopted, and the evidence now says that the step was not done
+                is_mark_due = was_adopted
             if not run.budget.take():
                 error.add_note(f"It was not tried again: the run's {run.budget.limit} retries are used up.")
                 return outcome

@@ -267,9 +267,8 @@ class _Waiting:
         if step.modifiers.has_checkpoint or not isinstance(self.action, SleepAction):
             saved = await run.recorder.checkpoint(Reason.STEP, step.modifiers.checkpoint_id or path)
             if signal is not None and not isinstance(saved, FlowckptError):
-                is_question = isinstance(
-                    self.action, ApprovalAction
-                )  # no other step can use an answer to this question
+                # no other step can use an answer to this question
+                is_question = isinstance(self.action, ApprovalAction)
                 await run.inbox.remove(run.inbox.list_answers(wait) if is_question else [signal.signal_id])
         elif run.recorder.checkpointer.is_due():
             saved = await run.recorder.checkpoint(Reason.TRIGGER)

@@ -97,7 +97,7 @@ def bind_inputs(workflow: Workflow[Any, Any], given: Mapping[str, Any]) -> Bound
         elif value is None and is_optional(workflow.hints[name]):
             tree[name] = None
         else:
-            secret = _check_secret(workflow, name, value)
+            secret = _wrap_secret(workflow, name, value)
             tree[name] = dict(MARK)
             if not secret.is_absent:
                 secrets[name] = secret
@@ -310,7 +310,7 @@ def _refuse_missing(name: str) -> NoReturn:
     raise SecretMissingError((name,))
 
 
-def _check_secret(workflow: Workflow[Any, Any], name: str, value: Any) -> Secret[Any]:
+def _wrap_secret(workflow: Workflow[Any, Any], name: str, value: Any) -> Secret[Any]:
     """Return the value of a secret input as a secret; error messages contain only its type."""
     secret = Secret(value)
     wanted = workflow.secret_inputs[name]

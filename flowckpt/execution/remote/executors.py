@@ -61,7 +61,7 @@ class ExecutorPool:
         return where
 
     async def check(self, step: Step[Any], path: str) -> int:
-        """Refuse a step that cannot run where it is to run, before anything of it is begun.
+        """Refuse a step that its executor cannot run, before the step starts.
 
         Returns:
             How often it is tried at most when its worker gets lost, where it has no `.retry()`.
@@ -85,12 +85,12 @@ class ExecutorPool:
         return where.tries_when_lost if isinstance(where, RunExecutor) and where.may_try_again else 1
 
     async def close(self) -> None:
-        """End what the run has made."""
+        """Close the executors of the run."""
         for executor in self._executors():
             await executor.close()
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the executors of the run at once."""
         for executor in self._executors():
             executor.kill()
 

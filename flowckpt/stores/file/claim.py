@@ -104,9 +104,8 @@ def claim_run(  # noqa: PLR0913 - one parameter for each part of a claim
     lock: int = yield partial(filesystem.open_lock, directory, LOCK), None
     try:
         is_locked = take_lock(filesystem, lock)
-        if not is_locked and (
-            _is_dead(read_newest_owner(filesystem, directory)) or is_released(filesystem, directory)
-        ):  # a child that a dead owner forked holds its lock, or the previous owner does; the claim fences the writer
+        # a child that a dead owner forked holds its lock, or the previous owner does; the claim fences the writer
+        if not is_locked and (_is_dead(read_newest_owner(filesystem, directory)) or is_released(filesystem, directory)):
             take_over = True
         lock_status = filesystem.status(lock)
         if not lock_status.links:

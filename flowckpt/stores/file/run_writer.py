@@ -162,7 +162,7 @@ class FileRunWriter(RunWriter):
         beginning: Sequence[bytes],
         evicted: frozenset[int],
     ) -> None:
-        self.writer.append(self._make_body(view, held, encoded, evicted))
+        self.writer.append(self._write_values_and_encode(view, held, encoded, evicted))
         self._note_append(data, evicted)
 
     def save_in_group(self, data: CheckpointData) -> Waiting[None]:
@@ -170,9 +170,9 @@ class FileRunWriter(RunWriter):
         self._check_process()
         with self._one_at_a_time:
             view, held, encoded, _, evicted = self._prepare_save(data)
-            make_body = partial(self._make_body, view, held, encoded, evicted)
+            write_and_encode = partial(self._write_values_and_encode, view, held, encoded, evicted)
             has_large_values = bool(encoded[1])  # each is written and synced
-            body = (yield make_body, APART) if has_large_values else make_body()
+            body = (yield write_and_encode, APART) if has_large_values else write_and_encode()
             digest = self.writer.write(body)
             yield self.writer.sync, None
             self.writer.acknowledge(digest)
@@ -189,7 +189,9 @@ class FileRunWriter(RunWriter):
         """Whether the next save without large values has a single sync; the first one of a resume has two."""
         return (self.is_adopted or (self.writer.number == 1 and not self.is_guarded)) and self.is_mine
 
-    def _make_body(self, view: HistoryView, held: int, encoded: tuple[bytes, Blobs], evicted: frozenset[int]) -> bytes:
+    def _write_values_and_encode(
+        self, view: HistoryView, held: int, encoded: tuple[bytes, Blobs], evicted: frozenset[int]
+    ) -> bytes:
         """Make the large values of a checkpoint durable; return its line without the closing brace."""
         head, of_head = encoded
         if of_head or view.history.blobs:
@@ -588,7 +590,11 @@ class SegmentWriter:
         self._filesystem.close(self._file)
 
     def _find_newest(self) -> int | None:
-        """Return the newest attempt of the run; None if our file has lost its name, because the run was cleared."""
+        """Return the newest attempt of the run; None if our file has lost its name, because the run was cleared.
+
+        Unless its last check was just before and still holds, it also removes the mark of our file and makes the file
+        writable.
+        """
         now = monotonic()
         path, identity = self._place
         if now < self._next_check and self._filesystem.is_untouched(self._file, path, identity):

@@ -672,7 +672,7 @@ class _RecordedClock:
         self.moment: datetime | None = None
 
     def now(self) -> datetime:
-        """Return that time."""
+        """Return when the attempt that is being written started."""
         assert self.moment is not None, "it is set before an attempt is claimed"
         return self.moment
 

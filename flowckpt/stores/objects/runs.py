@@ -89,8 +89,8 @@ class ObjectRuns(ObjectReader):
         """Claim the next attempt of a run, without reading the run.
 
         Args:
-            **options: as for `Claimer`.
             workflow_id: the run.
+            **options: as for `Claimer`.
         """
         self._probe()
         return self.make_claimer(workflow_id, **options).claim()
@@ -126,8 +126,8 @@ class ObjectRuns(ObjectReader):
         """Return a claimer for this process.
 
         Args:
-            **options: as for `Claimer`.
             workflow_id: the run.
+            **options: as for `Claimer`.
         """
         now = self._clock.now()
         return Claimer(self.bucket, workflow_id, self._process(), self._times.seconds, now, **options)
