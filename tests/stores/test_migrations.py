@@ -645,6 +645,35 @@ def test_all_that_a_program_does_waits_for_a_migration_that_takes_longer_than_a_
     assert all("is migrating the tables of" in each for each in said(caplog))
 
 
+@pytest.mark.parametrize("module", [sqlite_trying_again, trying_again], ids=["sqlite", "postgresql"])
+def test_the_first_wait_for_a_lock_after_a_migration_has_the_whole_time_limit(tmp_path, monkeypatch, module):
+    migrations_seen = iter([True, True])
+    monkeypatch.setattr(module, "is_migrating", lambda *_: next(migrations_seen, False))
+    busy = sqlite3.OperationalError("database is locked")
+    busy.sqlite_errorname = "SQLITE_BUSY"
+    if module is sqlite_trying_again:
+        monkeypatch.setattr(module, "NOTICE_SECONDS", 0)
+        monkeypatch.setattr(module, "BUSY_SECONDS", 0)
+        outcomes = iter([busy, busy, busy, None])
+
+        def act():
+            if error := next(outcomes):
+                raise error
+            return "done"
+
+        assert module.Retry(tmp_path / "runs.db").retry(act, "run", "save") == "done"
+        return
+    monkeypatch.setattr(module, "LOCKED_SECONDS", 0)
+    address = module.parse_address("postgresql://nobody@nowhere/nothing")
+    tries = module.Retry(address, 0, module.OutageNotice(address))
+    locked = psycopg.errors.LockNotAvailable("canceling statement due to lock timeout")
+    for _ in range(3):
+        tries.check_migration(locked, None)
+        assert not tries.is_over(locked, is_lost=False)
+    tries.check_migration(locked, None)
+    assert tries.is_over(locked, is_lost=False)
+
+
 @pytest.mark.usefixtures("impatient")
 def test_a_save_says_itself_that_a_migration_takes_for_ever_and_can_be_made_again(database, monkeypatch):
     with opened(database.spec) as store:

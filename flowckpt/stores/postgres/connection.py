@@ -225,7 +225,7 @@ class Retry:
         self._start = time.monotonic()
         self._is_hurried = is_hurried
         self._end = self._start + (min(patience_seconds, HURRIED_SECONDS) if is_hurried else patience_seconds)
-        self._locked_end = self._start + (HURRIED_SECONDS if is_hurried else LOCKED_SECONDS)
+        self._locked_end: float | None = self._start + (HURRIED_SECONDS if is_hurried else LOCKED_SECONDS)
         self._migration: MigrationWait | None = None
         self._is_migrated = False
         self._pause = 0.02
@@ -257,11 +257,12 @@ class Retry:
                 f"the PostgreSQL store {self._address.shown}", start=self._start
             )
             self._migration.pause()
-            self._locked_end = time.monotonic() + LOCKED_SECONDS
+            self._locked_end = None  # the limit counts from the first try that fails after the migration
             self._is_migrated = False
             return False
         now = time.monotonic()
         if error.sqlstate == LOCKED:
+            self._locked_end = self._locked_end or now + LOCKED_SECONDS
             if now > self._locked_end:
                 return True
         else:

@@ -176,7 +176,8 @@ class Retry:
             CheckpointStorageError: the file was locked, and an earlier wait was interrupted.
         """
         start = time.monotonic()
-        next_check, end = start + NOTICE_SECONDS, start + BUSY_SECONDS
+        next_check = start + NOTICE_SECONDS
+        end: float | None = start + BUSY_SECONDS
         migration: MigrationWait | None = None
         try:
             while True:
@@ -188,6 +189,7 @@ class Retry:
                     now = time.monotonic()
                     if self.hurry.is_on and now > start + HURRIED_SECONDS:
                         raise self.hurry.busy_error(workflow_id, operation) from error
+                    end = end or now + BUSY_SECONDS
                     is_migrated = now > min(next_check, end) and is_migrating(self._path)
                     if now > end and not is_migrated:
                         raise
@@ -197,7 +199,7 @@ class Retry:
                 if is_migrated:
                     migration = migration or MigrationWait(f"the SQLite store {self._path}", start=start)
                     migration.pause()
-                    end = time.monotonic() + BUSY_SECONDS
+                    end = None  # the limit counts from the first try that fails after the migration
                     continue
                 if now > next_check:
                     next_check = now + NOTICE_SECONDS
