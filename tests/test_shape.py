@@ -21,9 +21,9 @@ BOUNDS = {  # the figure today; behind it the target
     "median module": 259,  # rises when small modules are merged; 100 to 400 is natural
     "largest module": 870,  # 900
     "modules crossed by a checkpointed step": 16,  # 16
-    "moves between modules of a checkpointed step": 36,  # write, sync and acknowledge are three calls of a lone save, too
+    "moves between modules of a checkpointed step": 34,
     "modules crossed by a resume of two steps": 60,  # 60
-    "moves between modules of a resume of two steps": 460,  # a lone claim is the generator of a grouped one, driven here
+    "moves between modules of a resume of two steps": 430,
     "modules loaded by flowckpt resume": 144,
     "store protocols": 2,  # 3
     "isinstance checks on stores": 0,

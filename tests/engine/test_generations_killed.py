@@ -16,7 +16,7 @@ import pytest
 
 from flowckpt import RunOptions, WorkflowEngine, continue_as, open_store, step, workflow
 from flowckpt.core.records import Reason, generation
-from flowckpt.engine.run.resumption import count_crashes
+from flowckpt.engine.run.resumption import count_crashes, read_started_steps
 from flowckpt.errors import CrashLoopError
 from flowckpt.stores.base import StoreBase
 from tests.forked import processes
@@ -82,7 +82,8 @@ async def crashes(store: StoreBase) -> int:
     """Return the crash count that a resume would start with."""
     lease = await store.acquire("run")
     assert lease.latest is not None
-    found = await count_crashes(store, lease, lease.latest)
+    started = await read_started_steps(store, lease.workflow_id, lease.latest)
+    found = await count_crashes(store, lease, lease.latest, started)
     await store.release("run", token=lease.token)
     return found.count
 

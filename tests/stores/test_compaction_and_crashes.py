@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowckpt.engine.run.resumption import count_crashes
+from flowckpt.engine.run.resumption import count_crashes, read_started_steps
 from flowckpt.stores import FileCheckpointStore
 from flowckpt.testing.contract import checkpoint, results
 
@@ -17,4 +17,5 @@ async def test_a_crashed_run_that_was_compacted_again_and_again_has_died_once(tm
         assert (await store.compact("run", is_forced=True)).is_changed
     lease = await store.acquire("run")
     assert lease.attempt > 4
-    assert (await count_crashes(store, lease, lease.latest)).count == 1
+    started = await read_started_steps(store, lease.workflow_id, lease.latest)
+    assert (await count_crashes(store, lease, lease.latest, started)).count == 1

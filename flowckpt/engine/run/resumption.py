@@ -57,13 +57,14 @@ if TYPE_CHECKING:
 # Crash loops, as read from a store.
 
 
-async def count_crashes(store: StoreBase, lease: Lease, latest: CheckpointData) -> CrashCount:
+async def count_crashes(store: StoreBase, lease: Lease, latest: CheckpointData, started: Sequence[str]) -> CrashCount:
     """Return how often a run crashed at its last crash site, just after its lease was taken.
 
     Args:
         store: the store of the run.
         lease: the lease, with the number of the attempt that starts now.
         latest: the newest checkpoint.
+        started: the steps that the last attempt started after it; see `read_started_steps`.
     """
     silent = 0
     between = range(latest.attempt + 1, lease.attempt)
@@ -75,7 +76,7 @@ async def count_crashes(store: StoreBase, lease: Lease, latest: CheckpointData) 
             # A process that claims a generation and dies before its first save counts as one crash.
             silent += process is None or process != before
             before = process
-    count = crash_count_of(latest, await read_started_steps(store, lease.workflow_id, latest), silent=silent)
+    count = crash_count_of(latest, started, silent=silent)
     seen = await store.last_seen(lease.workflow_id, latest.attempt) if count.count else None
     return count if seen is None else attrs.evolve(count, seen=encode_time(seen))
 
@@ -93,11 +94,14 @@ async def crash_loop(store: StoreBase, info: RunInfo, *, max_crashes: int = MAX_
     if info.status is not Status.CRASHED or not 0 < most <= before + 1 or (counted and info.steps > counted["results"]):
         return None
     latest = await store.load_latest(info.workflow_id)
-    return None if latest is None else await find_crash_loop(store, info.workflow_id, latest, most=most)
+    if latest is None:
+        return None
+    started = await read_started_steps(store, info.workflow_id, latest)
+    return await find_crash_loop(store, info.workflow_id, latest, started, most=most)
 
 
 async def find_crash_loop(
-    store: StoreBase, workflow_id: str, latest: CheckpointData, *, most: int
+    store: StoreBase, workflow_id: str, latest: CheckpointData, started: Sequence[str], *, most: int
 ) -> CrashCount | None:
     """Return how often a run crashed at its last crash site, if it is in a crash loop; otherwise None.
 
@@ -105,24 +109,31 @@ async def find_crash_loop(
         store: the store of the run.
         workflow_id: the run.
         latest: the newest checkpoint.
+        started: the steps that the last attempt started after it.
         most: how often a run may crash at one step; 0 for no limit.
     """
     if latest.status is not Status.RUNNING:
         return None
-    count = crash_count_of(latest, await read_started_steps(store, workflow_id, latest))
+    count = crash_count_of(latest, started)
     if not count.is_crash_loop(most):
         return None
     return count if await store.owner(workflow_id) is None else None
 
 
 async def find_refusing_crash_loop(
-    store: StoreBase, workflow_id: str, latest: CheckpointData, options: RunOptions, *, max_crashes: int
+    store: StoreBase,
+    workflow_id: str,
+    latest: CheckpointData,
+    started: Sequence[str],
+    options: RunOptions,
+    *,
+    max_crashes: int,
 ) -> CrashCount | None:
     """Return the crash loop that a resume with these options would refuse."""
     if options.force or options.steal:
         return None
     most = limit_of(latest.metadata, options.max_crashes, max_crashes)
-    return await find_crash_loop(store, workflow_id, latest, most=most)
+    return await find_crash_loop(store, workflow_id, latest, started, most=most)
 
 
 def crash_loop_error(workflow_id: str, crashes: CrashCount) -> CrashLoopError:
@@ -249,6 +260,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     workflow: Workflow[Any, Any],
     workflow_id: str,
     latest: CheckpointData,
+    started: Sequence[str],
     *,
     inputs: Mapping[str, Any],
     options: RunOptions,
@@ -263,6 +275,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
         workflow: the workflow.
         workflow_id: the run.
         latest: its newest checkpoint.
+        started: the steps that the last attempt started after it; see `read_started_steps`.
         inputs: inputs given again; may be empty.
         options: the options of the resume.
         verifying: checks the recorded claims.
@@ -286,9 +299,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     if cut:
         still_done = (result for result, reason in cut.values() if reason.kind is not ReasonKind.UNDONE)
         superseded.add(still_done, holds_undoable=not policy.reruns_what_follows)
-    spare: Mapping[str, StepResult] = {}
-    if policy.reuse is ReuseMode.INPUTS and REUSABLE in latest.metadata:
-        spare = await _read_spare(store, workflow_id, latest, {*(result.path for result in history.results), *cut})
+    spare = await _read_spare(store, workflow_id, latest, policy, {*(result.path for result in history.results), *cut})
     counts = [each for each in (*history.notable(), *spare.values()) if each.path not in undone]
     reports = await verifying.verify_results(counts)
 
@@ -298,8 +309,8 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     judge = Judge(policy, reports, bound.known_secrets(), latest.attempt, is_same_code, history.results)
     if policy.on_package_change is not OnStale.REUSE:
         judge.packages.update(find_moved_versions(latest.metadata))
-    interrupted = await _read_interrupted(store, workflow_id, latest)
-    crash_loop = await find_refusing_crash_loop(store, workflow_id, latest, options, max_crashes=max_crashes)
+    interrupted = frozenset(started) - view.ended(started) if started else frozenset[str]()
+    crash_loop = await find_refusing_crash_loop(store, workflow_id, latest, started, options, max_crashes=max_crashes)
     parts = history, judge, cut, superseded, frozenset(latest.in_flight), spare, interrupted, crash_loop
     is_guarded = not all(GUARDED.isdisjoint(each.marks) for each in (*history.notable(), *superseded.results))
     final = None if options.from_step else final_error(workflow_id, latest)
@@ -331,18 +342,12 @@ async def _read_messages(store: StoreBase, workflow_id: str, latest: CheckpointD
     return [message for message in sent if message.signal_id not in taken]
 
 
-async def _read_interrupted(store: StoreBase, workflow_id: str, latest: CheckpointData) -> frozenset[str]:
-    """Return the steps that the last saving attempt noted as started, and that have no recorded end."""
-    attempt, paths = await store.started_steps(workflow_id)
-    if attempt != latest.attempt or not paths:
-        return frozenset()
-    return frozenset(paths) - as_view(latest.step_results).ended(paths)
-
-
 async def _read_spare(
-    store: StoreBase, workflow_id: str, latest: CheckpointData, taken: Collection[str]
+    store: StoreBase, workflow_id: str, latest: CheckpointData, policy: ResumePolicy, taken: Collection[str]
 ) -> dict[str, StepResult]:
     """Return the results that earlier attempts left for reuse, if the reusing attempt died before it finished."""
+    if policy.reuse is not ReuseMode.INPUTS or REUSABLE not in latest.metadata:
+        return {}
     taken = {*taken, *latest.in_flight, *latest.metadata.get(NOT_REUSABLE, ())}
     spare: dict[str, StepResult] = {}
     if store.has(Ability.ATTEMPTS):

@@ -19,7 +19,7 @@ from flowckpt.core.system.process import send_if_expected
 from flowckpt.engine.rules.paths import ROLLBACK, find_not_yielded, step_of
 from flowckpt.engine.run.inbox import change_tags, make_cancel_request, remove_cancel_requests
 from flowckpt.engine.run.lease import find_live_interrupts, hold_lease, require_run, save_after
-from flowckpt.engine.run.resumption import count_crashes
+from flowckpt.engine.run.resumption import count_crashes, read_started_steps
 from flowckpt.engine.undo.compensate import check_cancel, drop_unfinished
 from flowckpt.errors import InputError, RequestPendingError, RunLockedError
 from flowckpt.execution.interrupts import CANCEL_SIGNALS
@@ -193,7 +193,8 @@ async def tag_run(
         latest = require_run(workflow_id, lease.latest)
         metadata = change_tags(latest.metadata, change)
         if latest.status is Status.RUNNING:  # the attempt that starts here must not count as a crash
-            count = await count_crashes(store, lease, latest)
+            started = await read_started_steps(store, workflow_id, latest)
+            count = await count_crashes(store, lease, latest, started)
             before = attrs.evolve(count, count=max(count.count - 1, 0))
             metadata = before.written_to(metadata, results=len(latest.step_results), partial=latest.partial)
         return await save_after(store, clock, lease, latest, "@tagged", evidence=(), metadata=metadata)

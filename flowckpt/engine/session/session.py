@@ -68,6 +68,7 @@ from flowckpt.engine.run.resumption import (
     count_crashes,
     crash_loop_error,
     read_resumption,
+    read_started_steps,
     trim_history,
 )
 from flowckpt.engine.session.drive import Drive
@@ -460,15 +461,14 @@ class Session:
             raise CheckpointNotFoundError(self._workflow_id)
         if self._options.if_attempt not in (None, latest.attempt):
             raise RunMovedOnError(self._workflow_id, expected=self._options.if_attempt or 0, attempt=latest.attempt)
-        crash_count = await self._check_crash_count(lease, latest)
+        started = await read_started_steps(self._ports.store, self._workflow_id, latest)
+        crash_count = await self._check_crash_count(lease, latest, started)
         claims = ClaimChecker.of(latest, self._ports.verifier, self._options)
         if self.is_cancel or UNFINISHED in latest.metadata:
             return self._start_undoing(lease, latest, claims, crash_count)
         read = partial(
             read_resumption,
-            self._workflow,
-            self._workflow_id,
-            latest,
+            *(self._workflow, self._workflow_id, latest, started),
             inputs=self.inputs,
             options=self._options,
             verifying=claims,
@@ -565,7 +565,7 @@ class Session:
         )
         return self._make_drive(lease, origin, undoing)
 
-    async def _check_crash_count(self, lease: Lease, latest: CheckpointData) -> CrashCount:
+    async def _check_crash_count(self, lease: Lease, latest: CheckpointData, started: Sequence[str]) -> CrashCount:
         """Return how often the run crashed at its last crash site; refuse a run that crashed too often.
 
         `--force` and `--steal` reset the count.
@@ -573,7 +573,7 @@ class Session:
         options = self._options
         if options.force or options.steal:
             return CrashCount()
-        crash_count = await count_crashes(self._ports.store, lease, latest)
+        crash_count = await count_crashes(self._ports.store, lease, latest, started)
         most = limit_of(latest.metadata, options.max_crashes, self._ports.saving.limits.max_crashes)
         if crash_count.is_crash_loop(most) and not self.is_cancel:  # a cancel may always proceed
             error = crash_loop_error(lease.workflow_id, crash_count)

@@ -18,7 +18,7 @@ from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.engine.dry.planner import make_plan
 from flowckpt.engine.rules.plan import Decision, ResumePlan
 from flowckpt.engine.rules.reasons import MAX_CRASHES
-from flowckpt.engine.run.resumption import find_refusing_crash_loop, read_resumption
+from flowckpt.engine.run.resumption import find_refusing_crash_loop, read_resumption, read_started_steps
 from flowckpt.engine.undo.compensate import read_undoing, read_unfinished
 from flowckpt.engine.values.failures import stale_step_error
 from flowckpt.engine.values.options import RunOptions
@@ -75,16 +75,27 @@ async def plan_resume(  # noqa: PLR0913 - the run, its ports, and the options of
         StepNotFoundError: the step given with `--from` is not in the record.
     """
     verifying = ClaimChecker.of(latest, verifier, options)
+    started = await read_started_steps(store, workflow_id, latest)
     unfinished = read_unfinished(latest.metadata)
     if unfinished is not None:
         undoing = read_undoing(workflow, workflow_id, latest, inputs=inputs, end=unfinished, options=options)
-        crash_loop = await find_refusing_crash_loop(store, workflow_id, latest, options, max_crashes=max_crashes)
+        crash_loop = await find_refusing_crash_loop(
+            store, workflow_id, latest, started, options, max_crashes=max_crashes
+        )
         return PlannedResume(await undoing.plan(crash_loop), {}, verifying)
-    read = partial(read_resumption, workflow, workflow_id, latest, inputs=inputs, options=options, verifying=verifying)
-    resumption, clock = await read(store=store, max_crashes=max_crashes), clock or SystemClock()
+    read = partial(
+        read_resumption,
+        *(workflow, workflow_id, latest, started),
+        inputs=inputs,
+        options=options,
+        verifying=verifying,
+        store=store,
+        max_crashes=max_crashes,
+    )
+    resumption, clock = await read(), clock or SystemClock()
     plan = await make_plan(workflow, workflow_id, resumption, verifying, store, clock)
     if latest.status is Status.COMPLETED and latest.metadata.get(IMPORTED) is True and not plan.is_nothing_to_do:
-        resumption = await read(store=store, max_crashes=max_crashes, drops_answers=True)
+        resumption = await read(drops_answers=True)
         plan = await make_plan(workflow, workflow_id, resumption, verifying, store, clock)
     return PlannedResume(plan, resumption.judge.reports, verifying)
 

@@ -461,12 +461,10 @@ class SegmentWriter:
             FencedError: another attempt has started, or the run was cleared; nothing is acknowledged.
             CheckpointStorageError: it is unknown whether the line is durable; the writer is poisoned.
         """
-        digest = self.write(body)
-        self.sync()
-        self.acknowledge(digest)
+        self.acknowledge(self.write(body, is_synced=True))
 
-    def write(self, body: bytes) -> bytes:
-        """Write a line without a sync, and return its digest. The writer is poisoned until `acknowledge`."""
+    def write(self, body: bytes, *, is_synced: bool = False) -> bytes:
+        """Write a line, and return its digest. The writer is poisoned until `acknowledge`."""
         if self.seal is not None:
             self.is_poisoned = True  # from here on, because the number of a line is never reused
             body = self.seal.seal(body, self._lines, self.digest)
@@ -477,6 +475,8 @@ class SegmentWriter:
             written = filesystem.write(self._file, line)
             while written < len(line):
                 written += filesystem.write(self._file, line[written:])
+            if is_synced:
+                filesystem.sync_data(self._file)
         except OSError as error:
             raise self._save_error(error) from error
         return digest
