@@ -11,7 +11,7 @@ from typing import Any, Generic, Never, NoReturn, ParamSpec, TypeVar, overload
 
 from flowckpt.core.dsl.checks import caller, note_created
 from flowckpt.core.system.declared import short_repr
-from flowckpt.core.system.functions import module_name
+from flowckpt.core.system.functions import module_name, note_loaded_modules
 from flowckpt.core.system.secret import NOT_SECRET, secret_type
 from flowckpt.errors import InputError, WorkflowDefinitionError
 
@@ -272,6 +272,7 @@ def _make_workflow(function: Callable[..., Any], name: object) -> Workflow[Any, 
                 f"has an input {parameter.name!r} with the name of an engine argument",
                 f"Rename it; {', '.join(sorted(RESERVED_INPUTS))} are arguments of the engine.",
             )
+    note_loaded_modules(getattr(plain, "__globals__", {}))
     return Workflow(function, name)
 
 

@@ -40,7 +40,14 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from flowckpt.core.system.functions import cached_per_function, forget_functions, is_installed, per_pair
+from flowckpt.core.system.functions import (
+    PROCESS_NAME,
+    cached_per_function,
+    forget_functions,
+    is_edited,
+    is_installed,
+    per_pair,
+)
 
 FORM = "ast:v1:"
 STEP_FORM = "2:"
@@ -464,6 +471,7 @@ class Source:
         stars: the modules imported with `*`.
         is_imported: whether the module was imported; otherwise only its file is known.
         modules: the full names of the modules that its import imports, possibly with attributes among them.
+        is_edited: whether the file was written after the import, so that this is not the source of the code that runs.
     """
 
     file: str
@@ -474,6 +482,7 @@ class Source:
     stars: tuple[str, ...] = ()
     is_imported: bool = True
     modules: frozenset[str] = frozenset()
+    is_edited: bool = False
     _read_definitions: dict[str, tuple[str, tuple[str, ...], tuple[Import, ...]]] = attrs.field(factory=dict)
     _found: dict[tuple[int, str], tuple[str, ...]] = attrs.field(factory=dict)
 
@@ -517,6 +526,8 @@ class Source:
                 used |= names
                 inner |= imports
             text = "; ".join(write_tree(list(nodes)) for nodes in definitions)
+            if self.is_edited:  # the code that runs is unknown: the same only within this process
+                text = f"loaded by {PROCESS_NAME}: {text}"
             known = self._read_definitions[name] = text, tuple(sorted(used)), tuple(sorted(inner))
         return known
 
@@ -591,9 +602,9 @@ def _read_source(file: str, scope: dict[str, Any], *, is_imported: bool = True) 
         for name in bound | changed:
             definitions.setdefault(name, []).append(nodes)
     definitions = {name: found for name, found in definitions.items() if name in own}  # not `logging.basicConfig()`
-    return Source(
-        file, scope, scope.get("__spec__"), definitions, imports, tuple(stars), is_imported, frozenset(modules)
-    )
+    spec, loads = scope.get("__spec__"), frozenset(modules)
+    was_edited = is_imported and is_edited(file, scope)
+    return Source(file, scope, spec, definitions, imports, tuple(stars), is_imported, loads, was_edited)
 
 
 def _imported_modules(statement: ast.Import | ast.ImportFrom, scope: Mapping[str, Any]) -> Iterator[str]:

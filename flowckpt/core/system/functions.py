@@ -17,7 +17,10 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePath
+from types import ModuleType
 from typing import Any, TypeVar
+
+from flowckpt.core.system.ids import new_token
 
 Key = TypeVar("Key")
 Other = TypeVar("Other")
@@ -146,6 +149,55 @@ def _installed_directories() -> frozenset[Path]:
     standard = str(Path(str(linecache.__file__)).parent)
     paths = [standard, *site.getsitepackages(list(prefixes)), site.getusersitepackages()]
     return frozenset(Path(path).resolve() for path in paths)
+
+
+PROCESS_NAME = new_token(8)
+"""A random name of this process and those that it forks, which run the same code."""
+
+_LOADED: dict[str, tuple[object, int]] = {}
+"""The modules that were loaded when a workflow was defined: what identifies the import, and the time in ns since 1970."""
+
+
+def note_loaded_modules(scope: Mapping[str, Any]) -> None:
+    """Note which modules have read their files by now; called when a workflow is defined.
+
+    Args:
+        scope: the namespace of the workflow's module.
+    """
+    now = time.time_ns()
+    modules = sys.modules
+    new = [modules.get(name) for name in modules.keys() - _LOADED.keys()]
+    # a lazy module would be loaded by any other access
+    scopes = [object.__getattribute__(module, "__dict__") for module in new if isinstance(module, ModuleType)]
+    for each in (*scopes, scope):
+        name, load = each.get("__name__", ""), _identify_import(each)
+        if name not in _LOADED or _LOADED[name][0] is not load:
+            _LOADED[name] = load, now
+
+
+def _identify_import(scope: Mapping[str, Any]) -> object:
+    """Return the spec of a module, which differs after a reload; a script has none, and its namespace does."""
+    spec = scope.get("__spec__")
+    return scope if spec is None else spec
+
+
+def is_edited(file: str, scope: Mapping[str, Any]) -> bool:
+    """Return whether a module's file was written after the module had read it, as far as that is known.
+
+    The time of the last change of the inode counts, too: tools that copy files keep the time of their content.
+
+    Args:
+        file: the file.
+        scope: the namespace of the module.
+    """
+    load, noted_at = _LOADED.get(scope.get("__name__", ""), (None, 0))
+    if load is not _identify_import(scope):
+        return False
+    try:
+        status = os.stat(file)  # noqa: PTH116 - half the time of a Path
+    except OSError:  # a cell of a notebook
+        return False
+    return max(status.st_mtime_ns, status.st_ctime_ns) > noted_at
 
 
 def versions_of(modules: Iterable[str]) -> dict[str, str]:

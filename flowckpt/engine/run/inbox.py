@@ -102,7 +102,7 @@ class Inbox:
 
     async def tidy(self) -> None:
         """Remove messages that earlier attempts consumed but did not remove."""
-        if any(result.signal for result in self.history.notable()) and self.store.has(Ability.SIGNALS):
+        if self.store.has(Ability.SIGNALS):
             try:
                 await self._read_pending(is_fresh=True)
             except FlowckptError as error:  # the run is done, and does not need its messages any more

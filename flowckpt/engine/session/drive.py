@@ -360,7 +360,8 @@ class Drive:
         if isinstance(end, Crash):
             raise end.error
         run.waits.retain(())
-        if run.recorder.resumed_from is not None:
+        history = run.recorder.checkpointer.history
+        if run.recorder.resumed_from is not None and any(result.signal for result in history.notable()):
             await run.inbox.tidy()
         run.recorder.checkpointer.metadata = drop_reusable(run.recorder.checkpointer.metadata)
         if type(end.output) is NextGeneration:

@@ -1,0 +1,77 @@
+"""A process that runs old code, because its files were replaced after it imported them, records no results for the new code."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.forked import run_module
+
+RATES = "RATE = 2\n"
+TARIFF = """
+from flowckpt import step, workflow
+import rates
+
+
+def bill(count):
+    return count * rates.RATE
+
+
+@workflow("tariff")
+def tariff(count: int = 3):
+    return (yield step("bill").python(bill, count).checkpoint())
+"""
+WORKER = """
+import sys
+import time
+from pathlib import Path
+
+from flowckpt import FileCheckpointStore, WorkflowEngine
+import tariff
+
+changed = time.time_ns()
+while changed and (file := Path(sys.argv[1])).stat().st_ctime_ns <= changed:  # as coarse as the clock of the file system
+    deployed = file.with_suffix(".new")
+    deployed.write_text(sys.argv[2])
+    deployed.replace(file)
+engine = WorkflowEngine(FileCheckpointStore(".flowckpt"))
+print(engine.run_sync(tariff.tariff, workflow_id="monday").unwrap())
+print(engine.resume_sync(tariff.tariff, workflow_id="monday").steps)
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    for name, text in {"rates": RATES, "tariff": TARIFF, "worker": WORKER}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    return tmp_path
+
+
+def call(project, module, *arguments):
+    return run_module(module, [*arguments], cwd=project, env={**os.environ, "PYTHONPATH": str(project)})
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "output"),
+    [("rates.py", "RATE = 3\n", "9"), ("tariff.py", TARIFF.replace("count * rates.RATE", "-count"), "-3")],
+)
+def test_a_result_of_code_that_was_replaced_before_it_ran_is_stale_for_the_new_code(project, file, text, output):
+    code, said, trouble = call(project, "worker", file, text)
+    assert code == 0, trouble
+    first, again = said.splitlines()
+    assert first == "6"
+    assert "executed=0, restored=1" in again  # the same process still runs the same code
+    code, said, trouble = call(project, "flowckpt", "resume", "monday")
+    assert code == 10, (said, trouble)
+    assert "bill(), or code of the project that it uses, was edited" in trouble
+    code, said, trouble = call(project, "flowckpt", "resume", "monday", "--on-code-change", "rerun")
+    assert (code, f"output: {output}\n" in said) == (0, True), (said, trouble)
+
+
+def test_a_result_of_code_whose_files_were_not_touched_is_reused(project):
+    (project / "other.py").write_text("")
+    code, said, trouble = call(project, "worker", "other.py", "X = 1\n")
+    assert (code, said.splitlines()[0]) == (0, "6"), trouble
+    code, said, trouble = call(project, "flowckpt", "resume", "monday")
+    assert (code, "0 executed, 1 restored" in said) == (0, True), (said, trouble)
