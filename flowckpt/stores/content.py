@@ -10,6 +10,7 @@ import attrs
 
 from flowckpt.core.codec.blob import Blob
 from flowckpt.core.codec.checkpoints import export_document, result_document
+from flowckpt.core.codec.results import as_view
 from flowckpt.core.codec.wellformed import MalformedError, check_head, check_result
 from flowckpt.errors import (
     CheckpointCorruptedError,
@@ -23,7 +24,7 @@ from flowckpt.stores.base import Ability, Finding, StoreBase
 from flowckpt.stores.queries import DAMAGE
 
 if TYPE_CHECKING:
-    from flowckpt.core.records import CheckpointData, StepResult
+    from flowckpt.core.records import CheckpointData, HistoryView
 
 _ODD = "its digests match, but it holds content that flowckpt never writes"
 
@@ -112,17 +113,18 @@ async def _inspect_attempts(store: StoreBase, workflow_id: str) -> tuple[list[tu
         The damaged attempts, and a description of content that flowckpt never writes (empty if there is none).
     """
     damaged: list[tuple[int, Exception]] = []
-    seen: dict[int, StepResult] = {}
+    checked: HistoryView | None = None
     oddity = ""
     try:
         await store.describe_run(workflow_id)
+        _latest = await store.load_latest(workflow_id)  # held, so that the store does not parse the run for each attempt
         await store.list_checkpoints(workflow_id)
         async for number, read in _read_attempts(store, workflow_id):
             if isinstance(read, Exception):
                 damaged.append((number, read))
             else:
                 for data in read if not damaged else ():
-                    _check_checkpoint(data, seen)
+                    checked = _check_checkpoint(data, checked)
     except (CheckpointCorruptedError, DecodingError, EncodingError) as error:
         oddity = error.message
     except (CheckpointStorageError, OSError, MemoryError):
@@ -134,18 +136,22 @@ async def _inspect_attempts(store: StoreBase, workflow_id: str) -> tuple[list[tu
     return damaged, oddity
 
 
-def _check_checkpoint(data: CheckpointData, seen: dict[int, StepResult]) -> None:
+def _check_checkpoint(data: CheckpointData, checked: HistoryView | None) -> HistoryView:
     """Raise an exception of any class if a checkpoint holds what flowckpt never writes.
 
     Args:
         data: the checkpoint.
-        seen: the results checked so far, by identity.
+        checked: the results of the checkpoint before it, which were checked; None for the first one.
+
+    Returns:
+        Its results.
     """
     document = export_document(attrs.evolve(data, step_results=()))
     check_head({name: value for name, value in document.items() if name != "step_results"})
     if type(document["inputs"]) is not dict:
         raise MalformedError("its inputs are not an object")
-    for result in data.step_results:
-        if id(result) not in seen:
-            seen[id(result)] = result
-            check_result(result_document(result))
+    view = as_view(data.step_results)
+    start = 0 if checked is None else view.shared_length(checked)
+    for result in view.history.results[start : view.length]:
+        check_result(result_document(result))
+    return view

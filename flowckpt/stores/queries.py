@@ -124,8 +124,8 @@ async def _read_claims(store: StoreBase, info: RunInfo) -> Mapping[str, Mapping[
 
 
 async def _read_attempts(store: StoreBase, workflow_id: str) -> list[RecordedAttempt]:
+    latest = await store.load_latest(workflow_id)  # held, so that the store does not parse the run for each attempt
     if not store.has(Ability.ATTEMPTS):
-        latest = await store.load_latest(workflow_id)
         references = await store.list_checkpoints(workflow_id)
         return [] if latest is None else [RecordedAttempt.of(references, latest, is_all=True)]
     attempts = []

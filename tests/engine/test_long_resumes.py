@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Generator
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from flowckpt import FileCheckpointStore, WorkflowEngine, step, workflow
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.lazy import paused_collector
+from flowckpt.engine.history.checkpoints import list_left_behind
+from flowckpt.stores import content
 from flowckpt.stores.log import image, segment
 from flowckpt.testing.store_under_test import checkpoint
 
@@ -160,3 +163,49 @@ def test_a_small_read_does_not_move_what_the_program_made_before_it(monkeypatch:
         assert asked
     finally:
         gc.set_threshold(*usual)
+
+
+@pytest.fixture
+def resumed_often(tmp_path: Path) -> Path:
+    stops = iter(range(4))
+
+    def work(number: int) -> int:
+        if number % 5 == 4 and next(stops, None) is not None:
+            raise RuntimeError("stop")
+        return number
+
+    @workflow("often")
+    def often() -> Generator[Any, Any, None]:
+        for number in range(20):
+            yield step("work").python(work, number).checkpoint()
+
+    engine = WorkflowEngine(FileCheckpointStore(tmp_path))
+    result = engine.run_sync(often, workflow_id="run")
+    while result.status == "failed":
+        result = engine.resume_sync(often, workflow_id="run")
+    return tmp_path
+
+
+def test_a_check_looks_once_at_each_result_however_many_checkpoints_and_attempts_hold_it(
+    resumed_often: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Any] = []
+    check_result = content.check_result
+    monkeypatch.setattr(content, "check_result", lambda document: (looked.append(document), check_result(document)))
+    (finding,) = asyncio.run(FileCheckpointStore(resumed_often).check())
+    assert finding.severity == "ok", finding
+    failures = 4  # each attempt but the last recorded one, and the next one continued from before it
+    assert len(looked) == 20 + failures
+
+
+def test_lists_of_all_attempts_parse_what_counts_now_once(resumed_often: Path, reads: list[int]) -> None:
+    store = FileCheckpointStore(resumed_often)
+
+    async def list_all() -> list[str]:
+        latest = await store.load_latest("run")
+        assert latest is not None and latest.attempt == 5
+        return [each.checkpoint_id for each in await list_left_behind(store, "run")]
+
+    assert asyncio.run(list_all()) == ["@failed", "@failed.2", "@failed.3", "@failed.4"]
+    now = [5, 4, 3, 2, 1]
+    assert reads == [*now, *(number for attempt in range(4, 0, -1) for number in range(attempt, 0, -1))]

@@ -303,5 +303,5 @@ async def test_a_check_does_not_verify_a_checkpoint_again_for_each_later_attempt
     (finding,) = await store.check(RUN)
     assert finding.detail == f"{count} checkpoints, 0 results"
     assert set(verified) == set(range(1, count + 1))
-    assert len(verified) <= 3 * count
+    assert len(verified) <= 3 * count + 1  # in three ways, and the newest once more
     store.close()

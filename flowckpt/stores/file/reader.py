@@ -128,10 +128,13 @@ class FileReader(Location, LogRuns[FileRunWriter]):
 
     def load_image(self, workflow_id: str, attempt: int | None = None) -> RunImage:
         """Read a run in its current state, or as an attempt left it; a cleared or missing run is empty."""
+        known = self._peek(workflow_id) if attempt is None else None
 
         def read(directory: int) -> RunImage:
             fetch = self._make_fetch(workflow_id)
-            return read_image(self._filesystem, directory, workflow_id, fetch, seals=self.seals, attempt=attempt)
+            return read_image(
+                self._filesystem, directory, workflow_id, fetch, seals=self.seals, attempt=attempt, known=known
+            )
 
         return self._read_directory(workflow_id, read, RunImage(workflow_id))
 

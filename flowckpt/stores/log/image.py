@@ -643,11 +643,19 @@ class LogRuns(RunsBase[W]):
 
     def _recall(self, workflow_id: str) -> RunImage | None:
         """Return the run as last read, if it is still held, and forget it."""
+        image = self._peek(workflow_id)
+        if image is not None:
+            image.history.read_as, self._read = None, None
+        return image
+
+    def _peek(self, workflow_id: str) -> RunImage | None:
+        """Return the run as last read, if it is still held."""
         history = None if self._read is None else self._read()
         image: RunImage | None = None if history is None else history.read_as
         if history is None or image is None or image.workflow_id != workflow_id:
             return None
-        image.history, history.read_as, self._read = history, None, None
+        image = copy.copy(image)
+        image.history = history
         return image
 
     def references(self, workflow_id: str) -> list[CheckpointRef]:
