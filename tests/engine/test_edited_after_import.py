@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
+from types import ModuleType
 
 import pytest
 
+from flowckpt import step, workflow
 from tests.forked import run_module
 
 RATES = "RATE = 2\n"
@@ -75,3 +79,23 @@ def test_a_result_of_code_whose_files_were_not_touched_is_reused(project):
     assert (code, said.splitlines()[0]) == (0, "6"), trouble
     code, said, trouble = call(project, "flowckpt", "resume", "monday")
     assert (code, "0 executed, 1 restored" in said) == (0, True), (said, trouble)
+
+
+class Pretended:
+    """What some libraries put among the modules: it claims to be one, and has no namespace."""
+
+    __slots__ = ()
+    __class__ = ModuleType
+
+
+def test_a_workflow_can_be_defined_whatever_is_among_the_modules_and_loads_none_that_are_lazy(tmp_path, monkeypatch):
+    (tmp_path / "lazy.py").write_text("raise SystemExit('loaded')\n")
+    spec = importlib.util.spec_from_file_location("lazy", tmp_path / "lazy.py")
+    lazy = importlib.util.module_from_spec(spec)
+    importlib.util.LazyLoader(spec.loader).exec_module(lazy)
+    for name, module in {"pretended": Pretended(), "nothing": None, "lazy": lazy}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+
+    @workflow
+    def defined():
+        yield step("one").python(int)

@@ -167,8 +167,8 @@ def note_loaded_modules(scope: Mapping[str, Any]) -> None:
     now = time.time_ns()
     modules = sys.modules
     new = [modules.get(name) for name in modules.keys() - _LOADED.keys()]
-    # a lazy module would be loaded by any other access
-    scopes = [object.__getattribute__(module, "__dict__") for module in new if isinstance(module, ModuleType)]
+    # A lazy module would be loaded by any other access, and isinstance() believes what an object claims to be.
+    scopes = [object.__getattribute__(module, "__dict__") for module in new if issubclass(type(module), ModuleType)]
     for each in (*scopes, scope):
         name, load = each.get("__name__", ""), _identify_import(each)
         if name not in _LOADED or _LOADED[name][0] is not load:
