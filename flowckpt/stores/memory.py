@@ -195,7 +195,7 @@ class MemoryRunWriter(RunWriter):
         dumps(head).encode()
         return head, blobs
 
-    def _adopt_history(
+    def _begin_attempt(
         self, view: HistoryView, first: CheckpointData | None = None
     ) -> tuple[Sequence[Any], HistoryView]:
         run = self.run
@@ -243,10 +243,10 @@ class MemoryRunWriter(RunWriter):
 
     def delete(self, sequences: list[int]) -> None:
         """Delete checkpoints; their results stay."""
-        with self._lock_if_usable():
+        with self._lock_for_write():
             if not self.is_adopted:  # the owner continues from the newest one that it read
                 last = self.run.list_records(self.run.current)[-1]
-                _, self.saved = self._adopt_history(self.run.build_history(self.run.current, _RESULTS(last)).view())
+                _, self.saved = self._begin_attempt(self.run.build_history(self.run.current, _RESULTS(last)).view())
                 self.is_adopted = True
             self.run.written_by.add(self.attempt)
             self.run.deleted.update(set(sequences).intersection(map(_SEQUENCE, self.run.current.records)))

@@ -17,7 +17,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from flowckpt import stores
 from flowckpt.core import records
@@ -64,28 +64,43 @@ def as_encoding_error(error: Exception) -> EncodingError:
     )
 
 
-def refuse_write(workflow_id: str, attempt: int, fence: FencedError | None, medium: str) -> NoReturn:
-    """Raise the error of a writer that was fenced or whose last write failed.
+class FencedWriter:
+    """A writer that writes nothing more once it was fenced or a write failed.
 
-    Args:
-        workflow_id: the run.
-        attempt: the writer's attempt.
-        fence: what its last save raised; None after a failure.
-        medium: the place of the unknown outcome, such as "on the disk".
-
-    Raises:
-        FencedError: another attempt has started.
-        CheckpointStorageError: the outcome of the last write is unknown.
+    Attributes:
+        is_poisoned: whether the outcome of a write is unknown, so that nothing more may be written.
     """
-    if fence is not None:
-        raise FencedError(workflow_id, attempt=attempt, newest_attempt=fence.newest_attempt) from fence
-    raise CheckpointStorageError(
-        f"an earlier save of run {workflow_id!r} failed, so what is {medium} is unknown",
-        workflow_id=workflow_id,
-        operation="save",
-        is_outcome_unknown=True,
-        remedy="This attempt writes nothing more. Resume the run: the next attempt finds out what was saved.",
-    )
+
+    is_poisoned = False
+    _fence: FencedError | None = None  # what a save raised
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether a save found that another attempt has started, or that the run was removed."""
+        return self._fence is not None
+
+    def _check_writable(self, workflow_id: str, attempt: int, medium: str) -> None:
+        """Refuse to write after a failure, or after another attempt has started.
+
+        Args:
+            workflow_id: the run.
+            attempt: the writer's attempt.
+            medium: the place of the unknown outcome, such as "on the disk".
+
+        Raises:
+            FencedError: a save found that this attempt is not the newest.
+            CheckpointStorageError: the outcome of the last write is unknown.
+        """
+        if self._fence is not None:
+            raise FencedError(workflow_id, attempt=attempt, newest_attempt=self._fence.newest_attempt) from self._fence
+        if self.is_poisoned:
+            raise CheckpointStorageError(
+                f"an earlier save of run {workflow_id!r} failed, so what is {medium} is unknown",
+                workflow_id=workflow_id,
+                operation="save",
+                is_outcome_unknown=True,
+                remedy="This attempt writes nothing more. Resume the run: the next attempt finds out what was saved.",
+            )
 
 
 class RunWriter(ABC):
@@ -157,7 +172,7 @@ class RunWriter(ABC):
         if not self.is_adopted:
             if data.reason is Reason.CONTINUED:
                 self._values = set()
-            beginning, saved = self._adopt_history(view, data)
+            beginning, saved = self._begin_attempt(view, data)
         held = saved.length
         if (view.history is not saved.history or view.length < held) and not view.continues(saved):
             raise ForeignRecordError(
@@ -203,7 +218,7 @@ class RunWriter(ABC):
             )
 
     @contextmanager
-    def _lock_if_usable(self) -> Iterator[None]:
+    def _lock_for_write(self) -> Iterator[None]:
         """Hold the lock for the block, if this writer may write."""
         self._check_process()
         with self._one_at_a_time:
@@ -223,14 +238,15 @@ class RunWriter(ABC):
 
     # --- the medium ------------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def _check_usable(self) -> None:
-        """Refuse to write after a failure, after a release, or after a new owner's claim.
+        """Refuse to write after a release; a medium also refuses it after a failure or a new owner's claim.
 
         Raises:
             FencedError: another attempt has started, or the run was released.
             CheckpointStorageError: an earlier write failed.
         """
+        if self._is_closed:  # another task released the run or took it over meanwhile
+            raise FencedError(self.workflow_id, attempt=self.attempt, newest_attempt=self.attempt)
 
     @abstractmethod
     def _encode(self, data: CheckpointData, view: HistoryView) -> Any:
@@ -241,7 +257,7 @@ class RunWriter(ABC):
         """
 
     @abstractmethod
-    def _adopt_history(
+    def _begin_attempt(
         self, view: HistoryView, first: CheckpointData | None = None
     ) -> tuple[Sequence[Any], HistoryView]:
         """Find the records that the attempt continues: those whose history the new one shares.

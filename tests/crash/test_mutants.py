@@ -533,9 +533,9 @@ def read_before_the_claim(monkeypatch):
     """Read the run, then claim it: a former owner may save in between."""
     claim_run = flowckpt.stores.file.claim.claim_run
 
-    def hasty(filesystem, directory, **options):
-        early = read_image(filesystem, directory, options["workflow_id"], options["fetch"])
-        owned = yield from claim_run(filesystem, directory, **options)
+    def hasty(opened, **options):
+        early = read_image(opened.filesystem, opened.directory, opened.workflow_id, opened.fetch)
+        owned = yield from claim_run(opened, **options)
         if not owned.image.is_cleared and not early.is_cleared:
             owned.image = early
             owned.last_sequence = early.last_sequence
@@ -572,39 +572,25 @@ def append_to_the_old_segment(monkeypatch):
     """Go on in the segment of the attempt before, as most journals do."""
     claim_run = flowckpt.stores.file.claim.claim_run
 
-    def reusing(filesystem, directory, **options):
+    def reusing(opened, **options):
+        filesystem, directory = opened.filesystem, opened.directory
         with contextlib.suppress(FileNotFoundError):
-            image = read_image(filesystem, directory, options["workflow_id"], options["fetch"])
+            image = read_image(filesystem, directory, opened.workflow_id, opened.fetch)
             if image.records and not image.is_cleared and image.records[-1].segment == image.newest:
-                lock = filesystem.open_lock(directory, LOCK)
-                if not filesystem.lock(lock) and not options["take_over"]:
-                    filesystem.close(lock)
-                    raise RunLockedError(options["workflow_id"], holder=str(read_newest_owner(filesystem, directory)))
+                opened.lock = filesystem.open_lock(directory, LOCK)
+                opened.is_locked = filesystem.lock(opened.lock)
+                if not opened.is_locked and not options["take_over"]:
+                    raise RunLockedError(opened.workflow_id, holder=str(read_newest_owner(filesystem, directory)))
+                opened.is_locked = True
                 flowckpt.stores.file.claim._sweep_leftovers(filesystem, directory)
                 file = filesystem.open_append(directory, segment_name(image.newest))
-                writer = SegmentWriter(
-                    filesystem,
-                    directory,
-                    file,
-                    workflow_id=options["workflow_id"],
-                    number=image.newest,
-                    digest=image.records[-1].digest,
-                )
+                writer = SegmentWriter(opened, file, number=image.newest, digest=image.records[-1].digest)
                 writer.has_written = True
-                owned = FileRunWriter(
-                    filesystem,
-                    directory,
-                    lock,
-                    is_locked=True,
-                    writer=writer,
-                    image=image,
-                    fetch=options["fetch"],
-                    token="old",
-                )
+                owned = FileRunWriter(opened, writer, image)
                 owned.is_adopted = True
                 owned.saved = image.history.view()
                 return owned
-        return (yield from claim_run(filesystem, directory, **options))
+        return (yield from claim_run(opened, **options))
 
     monkeypatch.setattr(flowckpt.stores.file.runs, "claim_run", reusing)
 

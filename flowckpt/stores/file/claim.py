@@ -25,7 +25,6 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records.checkpoint import SCHEMA_VERSION
 from flowckpt.core.system.blocking import Waiting, run_in_place
@@ -58,7 +57,7 @@ from flowckpt.stores.file.layout import (
     segment_numbers,
     temporary_name,
 )
-from flowckpt.stores.file.run_writer import FileRunWriter, SegmentWriter
+from flowckpt.stores.file.run_writer import FileRunWriter, OpenRun, SegmentWriter
 from flowckpt.stores.log.sealing.protection import PLAIN, Seals
 from flowckpt.stores.log.segment import START, chain_line
 
@@ -73,116 +72,78 @@ _SLACK = 1 << 14
 """Bytes of a segment besides results: its header, its first line, and the fields that only the first checkpoint has."""
 
 
-def claim_run(  # noqa: PLR0913 - one parameter for each part of a claim
-    filesystem: FileSystem,
-    directory: int,
-    *,
-    workflow_id: str,
-    at_least: int,
-    take_over: bool,
-    fetch: Fetch,
-    now: datetime,
-    seals: Seals = PLAIN,
-    known: RunImage | None = None,
+def claim_run(
+    opened: OpenRun, *, at_least: int, take_over: bool, now: datetime, known: RunImage | None = None
 ) -> Waiting[FileRunWriter]:
-    """Become the owner of the run in an open, durable directory. The descriptor belongs to the result.
+    """Become the owner of a run. Its open files belong to the result, and after an error to the caller.
 
     Args:
-        filesystem: the calls.
-        directory: the run's directory.
-        workflow_id: the run.
+        opened: the run's durable directory; its lock is opened here.
         at_least: the lowest allowed number of the claimed segment.
         take_over: continue even if the lock is held.
-        fetch: reads large values.
         now: the time, for the header.
-        seals: the seals of the store.
         known: the run as read before; reused if its bytes are the same.
 
     Raises:
         RunLockedError: the lock is held, or another process claimed the same segment first.
     """
-    lock: int = yield partial(filesystem.open_lock, directory, LOCK), None
-    try:
-        is_locked = take_lock(filesystem, lock)
-        # a child that a dead owner forked holds its lock, or the previous owner does; the claim fences the writer
-        if not is_locked and (_is_dead(read_newest_owner(filesystem, directory)) or is_released(filesystem, directory)):
-            take_over = True
-        lock_status = filesystem.status(lock)
-        if not lock_status.links:
-            raise FileNotFoundError(errno.ENOENT, "a clear has removed the lock", LOCK)
-        if not lock_status.size:
-            reserve_room(filesystem, lock)
-        if not is_locked and not take_over:
-            raise RunLockedError(workflow_id, holder=_describe_owner(read_newest_owner(filesystem, directory)))
-        names = _sweep_leftovers(filesystem, directory)
-        numbers = segment_numbers(names)
-        if not numbers and SIGNALS in names:  # messages without a run remain from a clear
-            signals.clear_signals(filesystem, directory)
-        number = max(max(numbers, default=0) + 1, at_least)
-        token = os.urandom(16).hex()
-        writer = yield from _claim_and_read(
-            filesystem, directory, lock, number, workflow_id, token, is_locked, fetch, now, seals, known
-        )
-        if writer is None:
-            raise RunLockedError(workflow_id, holder=_describe_owner(read_newest_owner(filesystem, directory)))
-    except BaseException:
-        filesystem.close(lock)
-        raise
+    filesystem, directory = opened.filesystem, opened.directory
+    opened.lock = lock = yield partial(filesystem.open_lock, directory, LOCK), None
+    opened.is_locked = take_lock(filesystem, lock)
+    is_free = opened.is_locked or take_over
+    if not is_free:  # a child that a dead owner forked holds its lock, or the previous owner does: the claim fences it
+        is_free = _is_dead(read_newest_owner(filesystem, directory)) or is_released(filesystem, directory)
+    lock_status = filesystem.status(lock)
+    if not lock_status.links:
+        raise FileNotFoundError(errno.ENOENT, "a clear has removed the lock", LOCK)
+    if not lock_status.size:
+        reserve_room(filesystem, lock)
+    if not is_free:
+        raise _locked_error(opened)
+    names = _sweep_leftovers(filesystem, directory)
+    numbers = segment_numbers(names)
+    if not numbers and SIGNALS in names:  # messages without a run remain from a clear
+        signals.clear_signals(filesystem, directory)
+    writer = yield from _claim_and_read(opened, max(max(numbers, default=0) + 1, at_least), now, known)
+    if writer is None:
+        raise _locked_error(opened)
     return writer
 
 
-def claim_next(
-    filesystem: FileSystem, former: FileRunWriter, *, needed: int = 0, fetch: Fetch, now: datetime, seals: Seals = PLAIN
-) -> FileRunWriter:
-    """Claim the next segment for the owner of a run, who keeps the lock. Both descriptors belong to the result.
+def claim_next(former: FileRunWriter, *, needed: int = 0, now: datetime) -> FileRunWriter:
+    """Claim the next segment for the owner of a run, who keeps the lock. The open files belong to the result.
 
     Args:
-        filesystem: the calls.
         former: the current writer of the run; unusable afterwards if this succeeds, otherwise unchanged.
         needed: the approximate size of the next save in bytes; without room for it, nothing is claimed. 0 skips the
             check.
-        fetch: reads large values.
         now: the time, for the header.
-        seals: the seals of the store.
 
     Raises:
         FencedError: another owner has claimed a later segment, or the run was removed.
         OSError: the disk cannot be written yet.
     """
-    directory, workflow_id, number = former.directory, former.workflow_id, former.writer.number + 1
+    opened, number = former.opened, former.writer.number + 1
     former.writer.check_is_newest()
     if needed:
-        _check_space(filesystem, directory, needed + _SLACK)
-    lock, token, is_locked = former.lock, former.token, former.is_locked
-    writer = run_in_place(
-        _claim_and_read(filesystem, directory, lock, number, workflow_id, token, is_locked, fetch, now, seals)
-    )
+        _check_space(opened.filesystem, opened.directory, needed + _SLACK)
+    writer = run_in_place(_claim_and_read(opened, number, now))
     if writer is None:
-        raise FencedError(workflow_id, attempt=number - 1, newest_attempt=number)
+        raise FencedError(opened.workflow_id, attempt=number - 1, newest_attempt=number)
     writer.writer.directory_path = former.writer.directory_path
     former.hand_over()
-    writer.is_locked = former.is_locked  # its thread may have taken the lock meanwhile
     return writer
 
 
-def _claim_and_read(  # noqa: PLR0913, PLR0917 - one parameter for each part of a claim
-    filesystem: FileSystem,
-    directory: int,
-    lock: int,
-    number: int,
-    workflow_id: str,
-    token: str,
-    is_locked: bool,
-    fetch: Fetch,
-    now: datetime,
-    seals: Seals,
-    known: RunImage | None = None,
+def _claim_and_read(
+    opened: OpenRun, number: int, now: datetime, known: RunImage | None = None
 ) -> Waiting[FileRunWriter | None]:
     """Claim a segment, mark the lower ones, and only then read the run; after an error nothing is claimed.
 
     Returns:
         The writer; None if another process claimed the segment first.
     """
+    filesystem, directory, seals, workflow_id = opened.filesystem, opened.directory, opened.seals, opened.workflow_id
     seal_fields, seal = seals.make_seal(workflow_id, number, new_token(16))
     header = {**make_segment_header(workflow_id, number, now), **seal_fields}
     try:
@@ -191,7 +152,7 @@ def _claim_and_read(  # noqa: PLR0913, PLR0917 - one parameter for each part of 
         return None
     try:
         mark_segments(filesystem, directory, number)
-        image = read_image(filesystem, directory, workflow_id, fetch, number, seals=seals, known=known)
+        image = read_image(filesystem, directory, workflow_id, opened.fetch, number, seals=seals, known=known)
         image.sources = {}  # as large as the run
         if image.seal is not None and not seals.has_key:  # all other signs of the seal were removed
             raise KeyMissingError(workflow_id)
@@ -199,25 +160,11 @@ def _claim_and_read(  # noqa: PLR0913, PLR0917 - one parameter for each part of 
         give_up_segment(filesystem, directory, file, number)
         filesystem.close(file)
         raise
-    writer = SegmentWriter(
-        filesystem, directory, file, workflow_id=workflow_id, number=number, digest=digest, seal=seal
-    )
     guard = None
     if seal is not None and seal.key is not None:
         adopts = find_acknowledged(image, read_heads(filesystem, directory), seals)
         guard = TruncationGuard(filesystem, directory, number, seal, adopts)
-    return FileRunWriter(
-        filesystem,
-        directory,
-        lock,
-        is_locked=is_locked,
-        writer=writer,
-        image=image,
-        fetch=fetch,
-        token=token,
-        seals=seals,
-        head=guard,
-    )
+    return FileRunWriter(opened, SegmentWriter(opened, file, number=number, digest=digest, seal=seal), image, guard)
 
 
 def _check_space(filesystem: FileSystem, directory: int, size: int) -> None:
@@ -368,8 +315,9 @@ def _is_dead(owner: Owner | None) -> bool:
     return owner is not None and (is_alive(owner.process) is False)
 
 
-def _describe_owner(owner: Owner | None) -> str:
-    return str(owner) if owner else "another process, not identified yet"
+def _locked_error(opened: OpenRun) -> RunLockedError:
+    owner = read_newest_owner(opened.filesystem, opened.directory)
+    return RunLockedError(opened.workflow_id, holder=str(owner or "another process, not identified yet"))
 
 
 # The removal of a run: a tombstone first, so that a half-cleared run never reappears.

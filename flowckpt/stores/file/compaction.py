@@ -451,21 +451,19 @@ def _seal_line(body: bytes, place: int, previous: bytes, seal: LineSeal | None) 
     return seal.seal(body, place, previous) if place else seal.authenticate(body, 0, START)
 
 
-def drop_earlier(filesystem: FileSystem, owned: FileRunWriter, sequence: int, seals: Seals) -> None:
+def drop_earlier(owned: FileRunWriter, sequence: int) -> None:
     """Remove the records of earlier generations; the next generation repeats it if this is interrupted.
 
     Args:
-        filesystem: the calls.
         owned: the writer whose segment starts the generation.
         sequence: the first checkpoint of the generation.
-        seals: the seals of the store.
 
     Raises:
         FencedError: the run has another owner now.
         OSError: something was not removed.
     """
-    directory, values = owned.directory, seals.value_seal
-    kept = {name for digest in owned.values for name in values.names(digest)}
+    filesystem, directory = owned.opened.filesystem, owned.opened.directory
+    kept = {name for digest in owned.values for name in owned.opened.seals.value_seal.names(digest)}
     is_left = True
     while is_left:  # each collection removes a limited number
         with open_orphans(filesystem, directory, lambda _: kept) as orphans:

@@ -11,14 +11,18 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
+import attrs
+
 from flowckpt.core.codec import dumps
 from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.codec.checkpoints import encode_head
 from flowckpt.core.codec.results import Blobs, encode_time
 from flowckpt.core.records import CheckpointData, HistoryView, Reason
+from flowckpt.core.system.attrs_base import lazy_define
 from flowckpt.core.system.blocking import APART, Waiting
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.filesystem import NOWHERE, FileSystem, Place, open_if_there
+from flowckpt.core.system.ids import new_token
 from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
 from flowckpt.stores.file.directory import StartedSteps, give_up_segment, read_lines, seal_live_note
 from flowckpt.stores.file.layout import mark_name, released_name, segment_name, segment_numbers
@@ -26,7 +30,7 @@ from flowckpt.stores.file.values import share_blobs, write_blobs
 from flowckpt.stores.log.image import RunImage
 from flowckpt.stores.log.sealing.protection import PLAIN, Seals
 from flowckpt.stores.log.segment import SegmentDamagedError, chain_line, read_header
-from flowckpt.stores.runs_base import RunWriter, refuse_write
+from flowckpt.stores.runs_base import FencedWriter, RunWriter
 
 if TYPE_CHECKING:
     from flowckpt.stores.file.directory import TruncationGuard
@@ -37,49 +41,71 @@ _NO_BLOBS: Blobs = {}
 _STEP = Reason.STEP  # a member access on an enum takes 60 ns
 
 
+@lazy_define(eq=False, repr=False)
+class OpenRun:
+    """A run's directory and its lock file, open for the writers of successive attempts.
+
+    Attributes:
+        filesystem: the calls.
+        directory: the run's directory.
+        workflow_id: the run.
+        fetch: reads large values.
+        seals: the seals of the store.
+        lock: the run's lock file; -1 until a claim opens it.
+        is_locked: whether the lock is held; an owner that took the run over from a live process does not hold it.
+        token: identifies the owner.
+    """
+
+    filesystem: FileSystem
+    directory: int
+    workflow_id: str
+    fetch: Fetch
+    seals: Seals = PLAIN
+    lock: int = -1
+    is_locked: bool = False
+    token: str = attrs.field(factory=lambda: new_token(16))
+
+    def close(self) -> None:
+        """Close both files; closing the lock's only descriptor releases the lock."""
+        if self.lock >= 0:
+            self.filesystem.close(self.lock)
+        self.filesystem.close(self.directory)
+
+
 class FileRunWriter(RunWriter):
     """Writes to one run in a directory.
 
+    Args:
+        guard: writes the head file of the attempt, if it has one.
+
     Attributes:
-        directory: the run's directory, open.
-        lock: the run's lock file, open.
+        opened: the run's directory and its lock file.
         image: the run as read after the claim.
         writer: the writer of the claimed segment.
         started: notes the steps that start.
-        is_locked: whether it has the run's lock; an owner that took the run over from a live process does not.
     """
 
-    def __init__(  # noqa: PLR0913 - one parameter for each part of a claim
-        self,
-        filesystem: FileSystem,
-        directory: int,
-        lock: int,
-        *,
-        is_locked: bool,
-        writer: SegmentWriter,
-        image: RunImage,
-        fetch: Fetch,
-        token: str,
-        seals: Seals = PLAIN,
-        head: TruncationGuard | None = None,
+    def __init__(
+        self, opened: OpenRun, writer: SegmentWriter, image: RunImage, guard: TruncationGuard | None = None
     ) -> None:
         values = {digest for blobs in image.history.blobs.values() for digest in blobs}
         last_sequence = image.last_sequence
         super().__init__(
-            image.workflow_id, writer.number, token, last_sequence=last_sequence, values=values, fetch=fetch
+            image.workflow_id,
+            writer.number,
+            opened.token,
+            last_sequence=last_sequence,
+            values=values,
+            fetch=opened.fetch,
         )
-        self.directory = directory
+        self.opened = opened
         self.image = image
         self.writer = writer
-        self.started = StartedSteps(filesystem, lock, writer.number, writer.seal)
-        self.is_locked = is_locked
-        self._filesystem = filesystem
-        self.lock = lock
-        self._seals = seals
-        self._guard = head
+        self.started = StartedSteps(opened.filesystem, opened.lock, writer.number, writer.seal)
+        self._guard = guard
         self._has_blob_directory = False
-        self._live_notes = 0
-        self._live: dict[int, str] | None = None  # after the first deletion: the ids of the checkpoints
+        self._live_note_count = 0
+        self._known_ids: dict[int, str] | None = None  # of the checkpoints, after the first deletion
 
     def note_started(self, path: str) -> None:
         """Note in the lock file, without a sync, that a step starts."""
@@ -88,10 +114,10 @@ class FileRunWriter(RunWriter):
     def seal_live_note(self, content: bytes) -> bytes:
         """Return a live note in the form to write."""
         seal = self.writer.seal
-        self._live_notes += 1
+        self._live_note_count += 1
         if seal is None or seal.key is None:
             return content
-        return seal_live_note(content, self.attempt, seal, self._live_notes)
+        return seal_live_note(content, self.attempt, seal, self._live_note_count)
 
     @property
     def can_be_renewed(self) -> bool:
@@ -102,16 +128,18 @@ class FileRunWriter(RunWriter):
         return self.writer.is_poisoned and not self.writer.is_fenced and self.is_mine and self._first is not None
 
     def _check_usable(self) -> None:
-        if self._is_closed:  # another task released it or took it over meanwhile
-            raise FencedError(self.workflow_id, attempt=self.attempt, newest_attempt=self.attempt)
+        super()._check_usable()
         self.writer.check_usable()
-        if not self.is_locked:
+        if not self.opened.is_locked:
             self._try_lock()
 
     def _try_lock(self) -> None:
         """Take the lock of a run that was taken over, which is free once the previous owner has ended."""
-        if not self.is_locked and self.writer.find_claim() is None:  # otherwise it is for the next owner
-            self.is_locked = self._filesystem.lock(self.lock)
+        opened = self.opened
+        if (
+            not opened.is_locked and self.writer.find_fence(is_claim_enough=True) is None
+        ):  # otherwise it is for the next owner
+            opened.is_locked = opened.filesystem.lock(opened.lock)
 
     def _encode(self, data: CheckpointData, view: HistoryView) -> tuple[bytes, Blobs]:
         """Return the fields of a checkpoint after its results, and the large values that they refer to.
@@ -140,7 +168,7 @@ class FileRunWriter(RunWriter):
             head["results"] = count
         return dumps(head)[1:-1].encode(), blobs
 
-    def _adopt_history(self, view: HistoryView, first: CheckpointData | None = None) -> tuple[tuple[()], HistoryView]:
+    def _begin_attempt(self, view: HistoryView, first: CheckpointData | None = None) -> tuple[tuple[()], HistoryView]:
         """Write the first line, which names the records that are continued: those that share the new history."""
         if self._guard is not None:
             self.writer.is_poisoned = True  # for good on failure: the state of the disk is then unknown
@@ -197,11 +225,12 @@ class FileRunWriter(RunWriter):
         if of_head or view.history.blobs:
             blobs, missing = self._find_new_values(view, held, of_head)
             if missing:
+                opened = self.opened
                 write_blobs(
-                    self._filesystem,
-                    self.directory,
+                    opened.filesystem,
+                    opened.directory,
                     missing.values(),
-                    self._seals.value_seal,
+                    opened.seals.value_seal,
                     is_directory_durable=self._has_blob_directory,
                 )
                 self._has_blob_directory = True
@@ -214,9 +243,9 @@ class FileRunWriter(RunWriter):
     def _note_append(self, data: CheckpointData, evicted: frozenset[int]) -> None:
         """Update the state after an append."""
         if evicted:
-            self._live = None  # read again before the next deletion
-        elif self._live is not None:
-            self._live[data.sequence] = data.checkpoint_id
+            self._known_ids = None  # read again before the next deletion
+        elif self._known_ids is not None:
+            self._known_ids[data.sequence] = data.checkpoint_id
         self.started.end = 0
         if self._guard is not None:
             self._note_head()
@@ -228,10 +257,12 @@ class FileRunWriter(RunWriter):
             wanted: selects checkpoints.
             read: reads the current state of the run.
         """
-        with self._lock_if_usable():
-            if (fence := self.writer.find_claim()) is not None:  # nothing was written, so nothing is in doubt
+        with self._lock_for_write():
+            if (
+                fence := self.writer.find_fence(is_claim_enough=True)
+            ) is not None:  # nothing was written, so nothing is in doubt
                 raise fence
-            live = self._live
+            live = self._known_ids
             if live is None:
                 # Before its first save the owner continues from what it read; others may see lines that a fenced writer
                 # adopted.
@@ -241,31 +272,31 @@ class FileRunWriter(RunWriter):
                 live = {
                     head["sequence"]: head["checkpoint_id"] for head in heads if head["sequence"] <= self.last_sequence
                 }
-                self._live = live if self.is_adopted else None
+                self._known_ids = live if self.is_adopted else None
             return sorted(sequence for sequence, name in live.items() if wanted(name, sequence))
 
     def delete(self, sequences: list[int]) -> None:
         """Append that checkpoints are deleted."""
-        with self._lock_if_usable():
+        with self._lock_for_write():
             if not self.is_adopted:  # the owner continues from the newest one that it read
-                self._adopt_history(self.image.newest_view())
+                self._begin_attempt(self.image.newest_view())
             self.writer.append(dumps({"deletes": sequences})[:-1].encode())
             self._note_head()
-            if self._live is not None:
+            if self._known_ids is not None:
                 for sequence in sequences:
-                    self._live.pop(sequence, None)
+                    self._known_ids.pop(sequence, None)
 
     @property
     def is_doubtful(self) -> bool:
         """Whether an unacknowledged line may still count: it exists, and no attempt has continued the run since."""
         with self._one_at_a_time:
-            return self.writer.is_poisoned and (self._is_closed or self.writer.find_successor() is None)
+            return self.writer.is_poisoned and (self._is_closed or self.writer.find_fence() is None)
 
     def vouch(self) -> None:
         """Append an empty record, so that a sealed segment contains the digest of the line that it continues."""
-        with self._lock_if_usable():
+        with self._lock_for_write():
             if not self.is_adopted:
-                self._adopt_history(self.image.newest_view())
+                self._begin_attempt(self.image.newest_view())
             self.writer.append(b'{"deletes":[]')
             self._note_head()
 
@@ -286,7 +317,7 @@ class FileRunWriter(RunWriter):
 
     def _note_release(self) -> None:
         """Note the release if unlocking does not show it, because an owner that took the run over has no lock."""
-        if not self.is_locked:
+        if not self.opened.is_locked:
             with contextlib.suppress(OSError):  # then the run stays locked as long as the process with the lock lives
                 self.writer.note_release()
 
@@ -318,7 +349,7 @@ class FileRunWriter(RunWriter):
         with self._one_at_a_time:  # keeps the files open
             if not self._is_closed:
                 self._try_lock()
-            lost = None if self._is_closed else self.writer.find_successor()
+            lost = None if self._is_closed else self.writer.find_fence()
         if lost is not None and not (lost.newest_attempt is None and is_gone()):
             self.on_lost(lost)
 
@@ -332,7 +363,7 @@ class FileRunWriter(RunWriter):
                 self._guard.close(is_end=False)
 
     def close(self) -> None:
-        """Close the files; closing the lock's only descriptor releases the lock."""
+        """Close the files, which releases the lock."""
         if not self.is_mine:
             self._close(is_end=False)
             return
@@ -348,14 +379,14 @@ class FileRunWriter(RunWriter):
                 if self._guard is not None:
                     self._guard.close(is_end=is_end and self.is_mine)
             finally:  # the run must not stay locked, whatever happens
-                self._filesystem.close(self.lock)
-                self._filesystem.close(self.directory)
+                self.opened.close()
 
     def share_from(self, source: int, sizes: Mapping[str, int]) -> None:
         """Link large values of another run, given its open directory, as far as that is possible."""
-        with self._lock_if_usable():
+        with self._lock_for_write():
             missing = {digest: size for digest, size in sizes.items() if digest not in self._values}
-            self._values |= share_blobs(self._filesystem, source, self.directory, missing, self._seals.value_seal)
+            opened = self.opened
+            self._values |= share_blobs(opened.filesystem, source, opened.directory, missing, opened.seals.value_seal)
             self._has_blob_directory = True
 
 
@@ -413,39 +444,29 @@ _HEADER_BYTES = 64 * 1024
 """More than the length of any header."""
 
 
-class SegmentWriter:
+class SegmentWriter(FencedWriter):
     """Appends lines to one segment.
+
+    Args:
+        file: the segment, open.
 
     Attributes:
         number: the number of the segment, the attempt, and the fencing token.
-        is_poisoned: whether a write failed, so that nothing more may be written.
         has_written: whether any line was appended.
         digest: the digest of the last acknowledged line.
         seal: the seal of the lines, or None.
     """
 
-    def __init__(
-        self,
-        filesystem: FileSystem,
-        directory: int,
-        file: int,
-        *,
-        workflow_id: str,
-        number: int,
-        digest: bytes,
-        seal: LineSeal | None = None,
-    ) -> None:
+    def __init__(self, opened: OpenRun, file: int, *, number: int, digest: bytes, seal: LineSeal | None = None) -> None:
         self.number = number
-        self.is_poisoned = False
         self.has_written = False
-        self._filesystem = filesystem
-        self._directory = directory
+        self._filesystem = opened.filesystem
+        self._directory = opened.directory
         self._file = file
-        self._workflow_id = workflow_id
+        self._workflow_id = opened.workflow_id
         self.digest = digest
         self.seal = seal
         self._lines = 1
-        self._fence: FencedError | None = None
         self._next_check = float("-inf")
         self.directory_path = ""
         self._place = "", NOWHERE
@@ -503,20 +524,6 @@ class SegmentWriter:
         self.has_written = True
         self.is_poisoned = False
 
-    def find_claim(self) -> FencedError | None:
-        """Return the error of a save if there is a later segment, with or without records, or if this segment is gone.
-
-        It changes no state: the claimer may still give up without a write, and then this writer continues.
-
-        Raises:
-            OSError: the directory cannot be read.
-        """
-        names = self._list_names()
-        numbers = segment_numbers(names)
-        if numbers and numbers[-1] == self.number:
-            return None
-        return self._fence_by(numbers[-1] if self.number in numbers else self._find_newest_of_others(names))
-
     def check_is_newest(self) -> None:
         """Refuse if another attempt has started or the run was removed, regardless of earlier failures here.
 
@@ -530,33 +537,32 @@ class SegmentWriter:
     def _check_ownership(self) -> None:
         newest = self._find_newest()
         if newest != self.number:
-            self._fence = self._fence_by(newest)
+            self._fence = self._fenced_error(newest)
             raise self._fence
 
-    def _fence_by(self, newest: int | None) -> FencedError:
+    def _fenced_error(self, newest: int | None) -> FencedError:
         return FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
 
-    def _list_names(self) -> list[str]:
-        """Return the names in the run's directory; none if the directory itself was removed."""
-        try:
-            return self._filesystem.names(self._directory)
-        except FileNotFoundError:
-            return []
-
-    def find_successor(self) -> FencedError | None:
+    def find_fence(self, *, is_claim_enough: bool = False) -> FencedError | None:
         """Return the error of the next save if a later attempt has saved a record or the run was removed.
 
-        It changes no state, from any thread: only saves remove marks. A later attempt that has saved nothing may still
-        fail and release the run.
+        It changes no state, from any thread: only saves remove marks.
+
+        Args:
+            is_claim_enough: whether a later attempt counts that has saved nothing. It may still give up, and then this
+                writer continues.
 
         Raises:
             OSError: the directory cannot be read.
         """
-        names = self._list_names()
+        names: list[str] = []
+        with contextlib.suppress(FileNotFoundError):  # the directory itself was removed
+            names = self._filesystem.names(self._directory)
         if not self._filesystem.is_named(self._file, self._directory, segment_name(self.number)):
-            return self._fence_by(self._find_newest_of_others(names))
+            return self._fenced_error(self._find_newest_of_others(names))
         later = [number for number in segment_numbers(names) if number > self.number]
-        return self._fence_by(max(later)) if any(map(self._is_begun, later)) else None
+        is_fenced = bool(later) if is_claim_enough else any(map(self._is_begun, later))
+        return self._fenced_error(later[-1]) if is_fenced else None
 
     def _is_begun(self, number: int) -> bool:
         """Return whether a segment has more than its header."""
@@ -564,11 +570,6 @@ class SegmentWriter:
         with open_if_there(filesystem, filesystem.open_read, self._directory, segment_name(number)) as file:
             start = b"" if file is None else filesystem.read(file, _HEADER_BYTES, 0)  # None if given up
         return start.find(b"\n") not in (-1, len(start) - 1)
-
-    @property
-    def is_fenced(self) -> bool:
-        """Whether it found a new owner, so that it must not write any more."""
-        return self._fence is not None
 
     def give_up(self) -> None:
         """Remove the segment if nothing was written to it."""
@@ -658,8 +659,7 @@ class SegmentWriter:
             FencedError: a save found that this attempt is not the newest.
             CheckpointStorageError: the writer is poisoned.
         """
-        if self._fence is not None or self.is_poisoned:
-            refuse_write(self._workflow_id, self.number, self._fence, "on the disk")
+        self._check_writable(self._workflow_id, self.number, "on the disk")
 
     def _save_error(self, error: OSError) -> CheckpointStorageError:
         return CheckpointStorageError(

@@ -49,7 +49,7 @@ from flowckpt.stores.file.layout import (
 )
 from flowckpt.stores.file.location import PATIENCE, storage_error
 from flowckpt.stores.file.reader import FileReader
-from flowckpt.stores.file.run_writer import FileRunWriter
+from flowckpt.stores.file.run_writer import FileRunWriter, OpenRun
 from flowckpt.stores.leases import LeaseTimes, RunLimit
 from flowckpt.stores.log.image import LoadedRun
 from flowckpt.stores.log.sealing.protection import PLAIN
@@ -98,7 +98,7 @@ class FileRuns(FileReader):
 
     def _set_pace(self) -> None:
         """Check often while a run has no lock after a takeover: another process may claim it."""
-        is_locked = all(each.is_locked for each in [*self.owned.values()])
+        is_locked = all(each.opened.is_locked for each in [*self.owned.values()])
         self._heartbeat.set_interval(LeaseTimes().interval if is_locked else _UNLOCKED_SECONDS)
 
     def call_when_lost(self, workflow_id: str, callback: Callable[[FencedError], None]) -> None:
@@ -182,20 +182,13 @@ class FileRuns(FileReader):
     ) -> Waiting[FileRunWriter]:
         """Make the run's directory durable and claim it; see `claim_run`."""
         directory = yield from self._make_directories(workflow_id, is_new=is_new)
+        opened = OpenRun(self._filesystem, directory, workflow_id, self._make_fetch(workflow_id), self.seals)
         try:
             claimed = yield from claim_run(
-                self._filesystem,
-                directory,
-                workflow_id=workflow_id,
-                at_least=at_least,
-                take_over=take_over,
-                fetch=self._make_fetch(workflow_id),
-                now=self._clock.now(),
-                seals=self.seals,
-                known=known,
+                opened, at_least=at_least, take_over=take_over, now=self._clock.now(), known=known
             )
         except BaseException:
-            self._filesystem.close(directory)
+            opened.close()
             raise
         claimed.writer.directory_path = self._made.pop(workflow_id, "")
         return claimed
@@ -263,14 +256,13 @@ class FileRuns(FileReader):
         return self._claim_after(writer, "acquire")
 
     def _claim_after(self, writer: FileRunWriter, operation: str, *, needed: int = 0) -> FileRunWriter:
-        workflow_id, now = writer.workflow_id, self._clock.now()
+        workflow_id = writer.workflow_id
         with self._translate_errors(workflow_id, operation), self._explain_removal(workflow_id):
-            fetch = self._make_fetch(workflow_id)
-            return claim_next(self._filesystem, writer, needed=needed, fetch=fetch, now=now, seals=self.seals)
+            return claim_next(writer, needed=needed, now=self._clock.now())
 
     def _drop_earlier_generations(self, writer: FileRunWriter, sequence: int) -> None:
         try:
-            file_store.compaction.drop_earlier(self._filesystem, writer, sequence, self.seals)
+            file_store.compaction.drop_earlier(writer, sequence)
         except OSError as error:
             message = "run %s: earlier generations were not removed: %s"
             _log.warning(message, writer.workflow_id, error.strerror or error)
@@ -496,7 +488,7 @@ class FileRuns(FileReader):
         before = self._measure_run(workflow_id)
         owned = self._claim_now(workflow_id)
         try:
-            if not owned.is_locked:  # a child of a dead owner has the lock: a new owner may also clear
+            if not owned.opened.is_locked:  # a child of a dead owner has the lock: a new owner may also clear
                 raise RunLockedError(workflow_id, holder="a child process of its dead owner")
             with self._translate_errors(workflow_id, "compact"), self._open_run(workflow_id) as directory:
                 if directory is not None and owned.image.records:

@@ -22,7 +22,7 @@ from flowckpt.stores.objects.attempt import CLEARED, RELEASED, AttemptEnd, is_en
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.claim import ClaimedAttempt, read_keys, sweep, sweep_values, withdraw_claim
 from flowckpt.stores.objects.layout import RunKeys, pack, unpack
-from flowckpt.stores.runs_base import RunWriter, refuse_write
+from flowckpt.stores.runs_base import FencedWriter, RunWriter
 
 
 class ObjectRunWriter(RunWriter):
@@ -58,8 +58,7 @@ class ObjectRunWriter(RunWriter):
         self._live = b""
 
     def _check_usable(self) -> None:
-        if self._is_closed:  # another task released the run or took it over meanwhile
-            raise FencedError(self.workflow_id, attempt=self.attempt, newest_attempt=self.attempt)
+        super()._check_usable()
         self.writer.check_usable()
 
     def _encode(self, data: CheckpointData, view: HistoryView) -> tuple[bytes, Blobs]:
@@ -68,7 +67,7 @@ class ObjectRunWriter(RunWriter):
         head["results"] = len(view)
         return dumps(head)[1:-1].encode(), blobs
 
-    def _adopt_history(self, view: HistoryView, first: CheckpointData | None = None) -> tuple[list[bytes], HistoryView]:
+    def _begin_attempt(self, view: HistoryView, first: CheckpointData | None = None) -> tuple[list[bytes], HistoryView]:
         if self.attempt == 1:
             return [], self.saved
         cut = self._image.find_cut(view, first)
@@ -134,8 +133,8 @@ class ObjectRunWriter(RunWriter):
 
     def delete(self, sequences: list[int]) -> None:
         """Record that checkpoints are deleted; their results stay."""
-        with self._lock_if_usable():
-            beginning, saved = ((), self.saved) if self.is_adopted else self._adopt_history(self._image.newest_view())
+        with self._lock_for_write():
+            beginning, saved = ((), self.saved) if self.is_adopted else self._begin_attempt(self._image.newest_view())
 
             def acknowledge() -> None:
                 self.is_adopted, self.saved, self._last, self._unacknowledged = True, saved, None, None
@@ -146,7 +145,7 @@ class ObjectRunWriter(RunWriter):
 
     def copy_values_from(self, source: RunKeys, sizes: Mapping[str, int]) -> None:
         """Copy large values of another run within the bucket, as far as they exist."""
-        with self._lock_if_usable():
+        with self._lock_for_write():
             missing = [digest for digest in sizes if digest not in self._values]
             self._adds_values = self._adds_values or bool(missing)
 
@@ -179,7 +178,7 @@ class ObjectRunWriter(RunWriter):
         with self._alive:
             if self._is_closed or monotonic() - self.writer.wrote_at < interval:
                 return
-            if self.on_lost is not None and (fence := self.writer.find_end()) is not None:
+            if self.on_lost is not None and (fence := self.writer.find_fence()) is not None:
                 self.on_lost(fence)
             else:
                 self._bucket.overwrite(self.writer.keys.alive, self._live, self.workflow_id, "renew")
@@ -212,7 +211,7 @@ class ObjectRunWriter(RunWriter):
         Raises:
             FencedError: another attempt has started.
         """
-        with self._lock_if_usable():
+        with self._lock_for_write():
             if not self.writer.end(AttemptEnd(CLEARED, now, self.token)):
                 raise FencedError(self.workflow_id, attempt=self.attempt, newest_attempt=None)
             self._close()
@@ -259,19 +258,17 @@ _ENOUGH = 1024 * 1024
 _log = logging.getLogger("flowckpt")
 
 
-class AttemptWriter:
+class AttemptWriter(FencedWriter):
     """Creates the records of one attempt.
 
     Attributes:
         keys: the keys of the attempt.
-        is_poisoned: whether a failed save forbids further writes.
         has_written: whether a record may exist.
         wrote_at: the time of the last write, by a monotonic clock.
     """
 
     def __init__(self, bucket: Bucket, claimed: ClaimedAttempt, workflow_id: str) -> None:
         self.keys = claimed.attempt_keys
-        self.is_poisoned = False
         self.has_written = False
         self.wrote_at = monotonic()
         self._bucket = bucket
@@ -280,7 +277,6 @@ class AttemptWriter:
         self._number = 1
         self._lines = [claimed.line]  # in no bundle yet
         self._pending: tuple[bytes, bytes] | None = None  # the last record, if it is not acknowledged
-        self._fence: FencedError | None = None
 
     def append(self, *bodies: bytes) -> None:
         """Create the next record, or raise. Call `check_usable` before.
@@ -320,7 +316,7 @@ class AttemptWriter:
             CheckpointStorageError: the request failed.
         """
         if self._bucket.get(self.keys.record(0), self._workflow_id, "save", patience=patience) is None:
-            if (fence := self.find_end()) is not None:  # it was cleared by flowckpt
+            if (fence := self.find_fence()) is not None:  # it was cleared by flowckpt
                 self._fence = fence
                 raise fence
             self.is_poisoned, self._pending = True, None
@@ -363,12 +359,7 @@ class AttemptWriter:
         self.wrote_at = monotonic()
         self._number += 1
 
-    @property
-    def is_fenced(self) -> bool:
-        """Whether a save found that this attempt was fenced."""
-        return self._fence is not None
-
-    def find_end(self) -> FencedError | None:
+    def find_fence(self) -> FencedError | None:
         """Return the error of the next save if another owner has put an end after our last record.
 
         It makes one request for an object that normally does not exist.
@@ -432,8 +423,7 @@ class AttemptWriter:
             FencedError: a save found that this attempt is not the newest.
             CheckpointStorageError: the writer is poisoned.
         """
-        if self._fence is not None or self.is_poisoned:
-            refuse_write(self._workflow_id, self.keys.attempt, self._fence, f"in {self._bucket}")
+        self._check_writable(self._workflow_id, self.keys.attempt, f"in {self._bucket}")
 
 
 class BulkWriter(AttemptWriter):

@@ -16,7 +16,7 @@ from flowckpt.core.records import CheckpointData, HistoryView, Reason
 from flowckpt.core.records.checkpoint import verified_after
 from flowckpt.core.records.generation import start_of_run
 from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
-from flowckpt.stores.runs_base import RunWriter, as_encoding_error, refuse_write
+from flowckpt.stores.runs_base import FencedWriter, RunWriter, as_encoding_error
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Addition, Database, Outcome, Row, Session, unwrap_outcome
 from flowckpt.stores.sql.image import RunImage, refresh_run_row
@@ -29,7 +29,7 @@ _Pending = tuple[
 _IN_COLUMNS = ("sequence", "checkpoint_id", "attempt", "reason", "status", "saved_at")
 
 
-class SqlRunWriter(RunWriter):
+class SqlRunWriter(FencedWriter, RunWriter):
     """Writes to one run in a database. The token is the owner's name in the table.
 
     Args:
@@ -47,10 +47,8 @@ class SqlRunWriter(RunWriter):
         self._is_verified: bool | None = None  # whether the evidence of the saved results holds
         self._described: CheckpointData | None = None
         self._head = rows.head_digest("")
-        self._is_poisoned = False
         self._pending: _Pending | None = None  # the last write
         self._database_identity = database.identify()
-        self._fence: FencedError | None = None
 
     def close(self) -> None:
         """End the writes."""
@@ -83,7 +81,7 @@ class SqlRunWriter(RunWriter):
         document.encode()
         return document, head, blobs
 
-    def _adopt_history(
+    def _begin_attempt(
         self, view: HistoryView, first: CheckpointData | None = None
     ) -> tuple[list[Statement], HistoryView]:
         image = self._image
@@ -199,13 +197,13 @@ class SqlRunWriter(RunWriter):
         can_begin = self.is_adopted or (self._image is not None and not self._image.links)
         if not can_begin or not self._one_at_a_time.acquire(blocking=False):
             return None
-        was_poisoned = self._is_poisoned
+        was_poisoned = self.is_poisoned
         try:
             addition = self._build_addition(data, *self._prepare_save(data))
-            self._is_poisoned = True
+            self.is_poisoned = True
             return self._database.write_later(addition, partial(self._complete, addition))
         except BaseException as error:  # nothing will be written
-            self._is_poisoned = was_poisoned
+            self.is_poisoned = was_poisoned
             self._one_at_a_time.release()
             if isinstance(error, OverflowError):
                 raise as_encoding_error(error) from error
@@ -214,7 +212,7 @@ class SqlRunWriter(RunWriter):
     def _complete(self, addition: Addition, outcome: Outcome) -> None:
         """Handle the outcome of a grouped save, or raise its error."""
         try:
-            self._is_poisoned = False
+            self.is_poisoned = False
             self._commit(lambda _: unwrap_outcome(outcome), addition)
             self._acknowledge_last()
         finally:
@@ -226,24 +224,24 @@ class SqlRunWriter(RunWriter):
         self._acknowledge(*written)
 
     def _commit(self, write: Callable[[Addition], bool], addition: Addition) -> None:
-        was_poisoned = self._is_poisoned
-        self._is_poisoned = True  # until it is acknowledged, whatever exception follows
+        was_poisoned = self.is_poisoned
+        self.is_poisoned = True  # until it is acknowledged, whatever exception follows
         try:
             holds = write(addition)
         except CheckpointStorageError as error:
-            self._is_poisoned = was_poisoned or error.is_outcome_unknown
+            self.is_poisoned = was_poisoned or error.is_outcome_unknown
             raise
         except OverflowError as error:  # a number that no column can store: nothing was written
-            self._is_poisoned = was_poisoned
+            self.is_poisoned = was_poisoned
             raise as_encoding_error(error) from error
-        self._is_poisoned = False
+        self.is_poisoned = False
         if not holds:
-            raise self._find_fence_error()
+            raise self._fenced_error()
 
     def repeat_unknown_save(self) -> None:
         """Repeat a save whose outcome is unknown; see `RunWriter.repeat_unknown_save`."""
         with self._one_at_a_time:
-            if self._is_poisoned and self._fence is None and not self._is_closed and self._pending is not None:
+            if self.is_poisoned and self._fence is None and not self._is_closed and self._pending is not None:
                 self._commit(self._database.write_once, self._pending[0])
                 self._acknowledge_last()
             else:
@@ -255,14 +253,14 @@ class SqlRunWriter(RunWriter):
             self._delete_some(sequences[start : start + rows.DELETED_AT_ONCE])
 
     def _delete_some(self, sequences: list[int]) -> None:
-        with self._lock_if_usable():
+        with self._lock_for_write():
             begin: list[Statement] = []
             saved = self.saved
             if not self.is_adopted:  # the owner continues from the newest one that it read
                 image = self._image
                 assert image is not None, "it exists until the first write"
                 newest = self._database.read(self.workflow_id, "delete", image.count_newest_results)
-                begin, saved = self._adopt_history(image.history.view(newest))
+                begin, saved = self._begin_attempt(image.history.view(newest))
                 begin.append((rows.SET_HEAD_ATTEMPT, [(self.attempt, self.run)]))
 
             def work(session: Session) -> bool:
@@ -278,7 +276,7 @@ class SqlRunWriter(RunWriter):
                 return True
 
             if not self._database.write(self.workflow_id, "delete", work):
-                raise self._find_fence_error()
+                raise self._fenced_error()
             self.is_adopted, self.saved, self._described = True, saved, None
 
     def share_values_from(self, source_id: str, sizes: Mapping[str, int]) -> None:
@@ -295,13 +293,13 @@ class SqlRunWriter(RunWriter):
                 session.change(rows.SHARE_BLOB, (key, digest, size, self.run))
             return {digest for (digest,) in session.execute(rows.NAMED_BLOBS, (self.run,))}
 
-        with self._lock_if_usable():
+        with self._lock_for_write():
             named = self._database.write(self.workflow_id, "share", work)
             if named is None:
-                raise self._find_fence_error()
+                raise self._fenced_error()
             self._values = named
 
-    def _find_fence_error(self) -> FencedError | VanishedError:
+    def _fenced_error(self) -> FencedError | VanishedError:
         query = "SELECT newest_attempt FROM runs WHERE workflow_id = ?", (encode_id(self.workflow_id),)
         attempts = self._database.read(self.workflow_id, "save", lambda session: session.execute(*query))
         newest = attempts[0][0] if attempts else None
@@ -312,12 +310,10 @@ class SqlRunWriter(RunWriter):
 
     def report_loss(self) -> None:
         """End the writes, and report that the run has a new owner."""
-        error = self._find_fence_error()
+        error = self._fenced_error()
         if isinstance(error, FencedError) and self.on_lost is not None and not self._is_closed:
             self.on_lost(error)
 
     def _check_usable(self) -> None:
-        if self._is_closed:
-            raise FencedError(self.workflow_id, attempt=self.attempt, newest_attempt=self.attempt)
-        if self._fence is not None or self._is_poisoned:
-            refuse_write(self.workflow_id, self.attempt, self._fence, "in the database")
+        super()._check_usable()
+        self._check_writable(self.workflow_id, self.attempt, "in the database")
