@@ -431,12 +431,17 @@ class RunsBase(Medium[W]):
 
     def acquire(self, workflow_id: str, *, take_over: bool = False, at_least: int = 1) -> Lease:
         """Claim the run's next attempt, then read the run."""
+        if not take_over:
+            self._refuse_own_run(workflow_id)
         previous = self.owned.get(workflow_id)
-        if previous is not None and not take_over:
-            raise RunLockedError(workflow_id, holder=f"this process, by a store in {self.place}")
         self._prepare_leases()
         writer, latest, notices = self._claim(workflow_id, take_over=take_over, at_least=at_least, previous=previous)
         return self._register_writer(writer, latest, notices)
+
+    def _refuse_own_run(self, workflow_id: str) -> None:
+        """Refuse a run that this process owns."""
+        if workflow_id in self.owned:
+            raise RunLockedError(workflow_id, holder=f"this process, by a store in {self.place}")
 
     def _register_writer(self, writer: W, latest: CheckpointData | None, notices: tuple[str, ...]) -> Lease:
         """Record that this process owns a run, and return its lease."""

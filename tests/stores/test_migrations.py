@@ -718,7 +718,7 @@ def test_a_lease_that_could_not_be_renewed_while_the_tables_were_brought_forward
         owner.runs._times = LeaseTimes(2.0)
         owner.runs.acquire("run", take_over=False)
         held = owner.runs.database
-        held.write("", "migrate", lambda session: migrations.migrate(session, held.dialect, slow))
+        held.write("", "migrate", lambda session: migrations.migrate(session, slow))
         be_newer(monkeypatch.setattr)
         with opened(database.spec) as other:
             with pytest.raises(RunLockedError, match="another-machine"):

@@ -25,8 +25,6 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from flowckpt.core.codec.results import encode_time
-from flowckpt.core.records.checkpoint import SCHEMA_VERSION
 from flowckpt.core.system.blocking import Waiting, run_in_place
 from flowckpt.core.system.filesystem import FULL, FileSystem, held_open, write_all
 from flowckpt.core.system.ids import new_token
@@ -59,7 +57,7 @@ from flowckpt.stores.file.layout import (
 )
 from flowckpt.stores.file.run_writer import FileRunWriter, OpenRun, SegmentWriter
 from flowckpt.stores.log.sealing.protection import PLAIN, Seals
-from flowckpt.stores.log.segment import START, chain_line
+from flowckpt.stores.log.segment import START, chain_line, make_header
 
 if TYPE_CHECKING:
     from flowckpt.core.records.listing import Owner
@@ -145,7 +143,7 @@ def _claim_and_read(
     """
     filesystem, directory, seals, workflow_id = opened.filesystem, opened.directory, opened.seals, opened.workflow_id
     seal_fields, seal = seals.make_seal(workflow_id, number, new_token(16))
-    header = {**make_segment_header(workflow_id, number, now), **seal_fields}
+    header = {**make_header(workflow_id, number, current_process(), now), **seal_fields}
     try:
         file, digest = yield from claim_segment(filesystem, directory, number, header, seal)
     except FileExistsError:
@@ -175,27 +173,6 @@ def _check_space(filesystem: FileSystem, directory: int, size: int) -> None:
             size -= filesystem.write(file, block[:size])
         filesystem.sync_data(file)
         filesystem.unlink(directory, name)
-
-
-def make_segment_header(workflow_id: str, number: int, now: datetime) -> dict[str, Any]:
-    """Return the header of a segment claimed by this process."""
-    me = current_process()
-    moment = encode_time(now)
-    owner = {
-        "host": me.host,
-        "boot_id": me.boot_id,
-        "pid": me.pid,
-        "start_time": me.start_time,
-        "acquired_at": moment,
-    }
-    return {
-        "flowckpt": "segment",
-        "schema_version": SCHEMA_VERSION,
-        "workflow_id": workflow_id,
-        "segment": number,
-        "owner": owner,
-        "created_at": moment,
-    }
 
 
 def claim_segment(
@@ -349,7 +326,7 @@ def write_tombstone(
     """Claim the next segment with a header that marks the run as cleared; return its number."""
     number = max([*segment_numbers(filesystem.names(directory)), 0]) + 1
     seal_fields, seal = seals.make_seal(workflow_id, number, new_token(16))
-    header = {**make_segment_header(workflow_id, number, now), "kind": "cleared", **seal_fields}
+    header = {**make_header(workflow_id, number, current_process(), now), "kind": "cleared", **seal_fields}
     file, _ = run_in_place(claim_segment(filesystem, directory, number, header, seal))
     filesystem.close(file)
     mark_segments(filesystem, directory, number)

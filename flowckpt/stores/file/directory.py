@@ -24,7 +24,6 @@ import os
 import time
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 import attrs
@@ -52,7 +51,7 @@ from flowckpt.stores.file.layout import (
 )
 from flowckpt.stores.log.image import RunImage, read_run
 from flowckpt.stores.log.sealing.protection import PLAIN, SealBrokenError, Seals
-from flowckpt.stores.log.segment import NOTE, START, SegmentDamagedError, read_header
+from flowckpt.stores.log.segment import NOTE, START, SegmentDamagedError, parse_owner, read_header
 
 if TYPE_CHECKING:
     from flowckpt.stores.log.sealing.lines import LineSeal
@@ -563,8 +562,7 @@ def read_owner(filesystem: FileSystem, directory: int, number: int) -> Owner | N
     """Return the writer of a segment; None if the segment is missing or its header does not name one."""
     try:
         header, _, _ = read_header(read_lines(filesystem, directory, segment_name(number), 1))
-        owner = header["owner"]
-        return Owner(**{**owner, "acquired_at": datetime.fromisoformat(owner["acquired_at"])})
+        return parse_owner(header)
     except OSError as error:
         if error.errno not in NOT_OURS:
             raise

@@ -480,8 +480,7 @@ class FileRuns(FileReader):
 
     def compact(self, workflow_id: str, *, is_forced: bool = False) -> Compacted:
         """Rewrite a run as one segment if that is worthwhile."""
-        if workflow_id in self.owned:
-            raise RunLockedError(workflow_id, holder=f"this process, by a store in {str(self.path)!r}")
+        self._refuse_own_run(workflow_id)
         self._check_writer(workflow_id)
         if not self._is_worthwhile(workflow_id, is_forced=is_forced):
             return stores.queries.Compacted()

@@ -28,18 +28,29 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from flowckpt.core.codec.blob import TAG
-from flowckpt.core.codec.results import AFTER_OUTPUT, AFTER_PLAIN_OUTPUT, TIME, build_plain_result, check_origin
+from flowckpt.core.codec.results import (
+    AFTER_OUTPUT,
+    AFTER_PLAIN_OUTPUT,
+    TIME,
+    build_plain_result,
+    check_origin,
+    encode_time,
+)
+from flowckpt.core.records.checkpoint import SCHEMA_VERSION
+from flowckpt.core.records.listing import Owner
 from flowckpt.stores.log import sealing
 from flowckpt.stores.log.sealing.protection import SealBrokenError
 
 if TYPE_CHECKING:
     from flowckpt.core.records import StepResult
+    from flowckpt.core.system.process import ProcessIdentity
     from flowckpt.stores.log.sealing.lines import LineSeal
 
 
@@ -306,6 +317,29 @@ def find_removed(records: Sequence[Record]) -> set[int]:
             found.update(sequence for sequence in removed if sequence <= last)
         last = record.sequence or last
     return found
+
+
+def make_header(workflow_id: str, number: int, process: ProcessIdentity, now: datetime) -> dict[str, Any]:
+    """Return the header of a segment that a process claims."""
+    moment = encode_time(now)
+    return {
+        "flowckpt": "segment",
+        "schema_version": SCHEMA_VERSION,
+        "workflow_id": workflow_id,
+        "segment": number,
+        "owner": {**attrs.asdict(process), "acquired_at": moment},
+        "created_at": moment,
+    }
+
+
+def parse_owner(header: Mapping[str, Any]) -> Owner:
+    """Return the owner that a header names.
+
+    Raises:
+        KeyError, TypeError, ValueError: it names none.
+    """
+    owner = header["owner"]
+    return Owner(**{**owner, "acquired_at": datetime.fromisoformat(owner["acquired_at"])})
 
 
 def read_header(data: bytes) -> tuple[dict[str, Any], int, bytes]:

@@ -13,11 +13,10 @@ from typing import Any
 
 import attrs
 
-from flowckpt.core.records.listing import Owner
 from flowckpt.core.system.process import is_alive
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.stores.leases import LeaseHolder
-from flowckpt.stores.log.segment import START, chain_line, verify_line
+from flowckpt.stores.log.segment import START, chain_line, parse_owner, verify_line
 from flowckpt.stores.objects.bucket import PAGE, Bucket, ListedObject
 from flowckpt.stores.objects.layout import (
     AttemptKeys,
@@ -456,10 +455,8 @@ def parse_holder(claim: bytes | None, last_sign: datetime) -> LeaseHolder | None
     if document is None:
         return None
     try:
-        owner = document["owner"]
-        acquired_at = datetime.fromisoformat(owner["acquired_at"])
         seconds = float(document["lease_seconds"]) + _WHOLE_SECOND
-        return LeaseHolder(Owner(**{**owner, "acquired_at": acquired_at}), last_sign + timedelta(seconds=seconds))
+        return LeaseHolder(parse_owner(document), last_sign + timedelta(seconds=seconds))
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
 

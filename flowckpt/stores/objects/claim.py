@@ -23,9 +23,9 @@ from itertools import count
 import attrs
 
 from flowckpt.core.codec.results import encode_time
-from flowckpt.core.records.checkpoint import SCHEMA_VERSION
 from flowckpt.core.system.process import ProcessIdentity
 from flowckpt.errors import CheckpointStorageError, FencedError, RunLockedError
+from flowckpt.stores.log.segment import make_header
 from flowckpt.stores.objects.attempt import (
     FENCED,
     RELEASED,
@@ -165,11 +165,7 @@ class Claimer:
             raise as_encoding_error(OverflowError(f"attempt {attempt} is beyond {MOST}"))
         token = secrets.token_hex(16)
         header = {
-            "flowckpt": "segment",
-            "schema_version": SCHEMA_VERSION,
-            "workflow_id": self.workflow_id,
-            "segment": attempt,
-            "owner": {**attrs.asdict(self.process), "acquired_at": encode_time(self.now)},
+            **make_header(self.workflow_id, attempt, self.process, self.now),
             "created_at": encode_time(self.began_at or self.now),
             "lease_seconds": self.lease_seconds,
             "token": token,

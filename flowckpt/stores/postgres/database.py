@@ -327,6 +327,8 @@ _SETTINGS = {
 class PostgresSession:
     """An open transaction."""
 
+    dialect = DIALECT
+
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
@@ -531,17 +533,18 @@ class PostgresDatabase(GroupingDatabase):
             if VERSION_TABLE in tables and read_version(session) < len(MIGRATIONS):
                 # No claim can see the old version and commit after the new one.
                 session.execute("LOCK TABLE runs IN EXCLUSIVE MODE")
-            migrate(session, DIALECT, self.address.shown)
+            migrate(session, self.address.shown)
 
     def _list_tables(self, session: PostgresSession) -> list[str]:
-        rows = session.execute(
+        tables = session.execute(
             "SELECT c.relname::text, has_schema_privilege(n.oid, 'USAGE') "
-            "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = ? AND c.relkind IN ('r', 'p', 'v', 'm', 'f') ORDER BY 1",
+            "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE n.nspname = ? AND c.relkind IN ('r', 'p', 'v', 'm', 'f') ORDER BY 1",
             (self.address.schema,),
         )
-        if not all(may_use for _, may_use in rows):  # to such a role, the tables would only appear to be missing
+        if not all(may_use for _, may_use in tables):  # to such a role, the tables would only appear to be missing
             raise unusable_error(self.address, "permission denied for its schema", describe_grants(self.address))
-        return [name for name, _ in rows]
+        return [name for name, _ in tables]
 
     def _retry(
         self,
@@ -600,7 +603,7 @@ class PostgresDatabase(GroupingDatabase):
             connection = self._pool.take()
             try:
                 with connection.transaction():
-                    return find_missing_parts(PostgresSession(connection), DIALECT)
+                    return find_missing_parts(PostgresSession(connection))
             finally:
                 self._pool.give_back(connection)
         return []

@@ -33,6 +33,11 @@ Row = tuple[Any, ...]
 class Session(Protocol):
     """An open transaction."""
 
+    @property
+    def dialect(self) -> Dialect:
+        """The SQL dialect."""
+        ...
+
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """Run a statement and return its rows."""
         ...

@@ -333,24 +333,24 @@ CREATE TABLE IF NOT EXISTS {VERSION_TABLE} (
 """
 
 
-def migrate(session: Session, dialect: Dialect, where: str) -> None:
+def migrate(session: Session, where: str) -> None:
     """Migrate a database to the newest version, within an exclusive transaction.
 
     It may take longer than a lease, which cannot be renewed meanwhile, so leases are extended by that time.
 
     Args:
         session: the open transaction.
-        dialect: the dialect of the database.
         where: the database, for people.
 
     Raises:
         UnsupportedSchemaError: the database has a newer version.
         CheckpointCorruptedError: it has tables of a newer version than its own.
     """
+    dialect = session.dialect
     session.execute(dialect.render(_TABLE))
     version = read_version(session)
     check_version(version)
-    _check_tables(session, dialect, version, where)
+    _check_tables(session, version, where)
     start = session.now()
     for number, steps in enumerate(MIGRATIONS[version:], version + 1):
         for step in steps:
@@ -366,9 +366,9 @@ def migrate(session: Session, dialect: Dialect, where: str) -> None:
         extend_leases(session, start)
 
 
-def _check_tables(session: Session, dialect: Dialect, version: int, where: str) -> None:
+def _check_tables(session: Session, version: int, where: str) -> None:
     """Refuse a database with tables of a newer version than its table of versions shows."""
-    names = {name for (name,) in session.execute(dialect.render("SELECT name FROM {tables}"))}
+    names = {name for (name,) in session.execute(session.dialect.render("SELECT name FROM {tables}"))}
     for number, steps in enumerate(MIGRATIONS[version:], version + 1):
         created = {name for step in steps if isinstance(step, str) for name in _CREATED.findall(step)}
         for name in sorted(created & names):
@@ -386,17 +386,13 @@ _COLUMN = re.compile(r"^  ([a-z]\w*) ", re.MULTILINE)
 _VIEW = re.compile(r"CREATE VIEW (\w+)")
 
 
-def find_missing_parts(session: Session, dialect: Dialect) -> list[str]:
+def find_missing_parts(session: Session) -> list[str]:
     """Return the missing tables, columns and views of a database of the newest version, in words.
 
     The result for a database without any tables is empty: it was removed, not damaged.
-
-    Args:
-        session: the open transaction.
-        dialect: the dialect of the database.
     """
     present: dict[str, set[str]] = {}
-    for name, column in session.execute(dialect.render("SELECT name, of_it FROM {columns}")):
+    for name, column in session.execute(session.dialect.render("SELECT name, of_it FROM {columns}")):
         present.setdefault(name, set()).add(column)
     statements = [step for steps in MIGRATIONS for step in (*steps, _TABLE) if isinstance(step, str)]
     tables = {table: _COLUMN.findall(body) for each in statements for table, body in _COLUMNS.findall(each)}

@@ -42,7 +42,7 @@ from flowckpt.stores.sql.image import (
     read_run_info,
     survey_all,
 )
-from flowckpt.stores.sql.layout import Dialect, find_missing_parts, missing_parts_error
+from flowckpt.stores.sql.layout import find_missing_parts, missing_parts_error
 from flowckpt.stores.sql.rows import (
     OWNER_COLUMNS,
     REFERENCE,
@@ -94,7 +94,7 @@ def find_lost_parts(database: Database) -> list[Finding]:
     Args:
         database: the database.
     """
-    lost = database.read("", "check", lambda session: find_missing_parts(session, database.dialect))
+    lost = database.read("", "check", find_missing_parts)
     return [Finding("", "corrupt", missing_parts_error(lost).detail)] if lost else []
 
 
@@ -335,11 +335,10 @@ class SqlReader(RunsBase[SqlRunWriter]):
 
     def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreStatistics:
         """Return the statistics of all runs, or of one run."""
-        dialect = self.database.dialect
 
         def read(session: Session) -> StoreStatistics | None:
             try:
-                return read_figures(session, dialect, workflow_id, limit)
+                return read_figures(session, workflow_id, limit)
             except (TypeError, ValueError) as error:  # an invalid date or status
                 raise CheckpointCorruptedError(
                     workflow_id or "", location="the database", detail=f"the statistics cannot be read: {error}"
@@ -379,14 +378,14 @@ class SqlReader(RunsBase[SqlRunWriter]):
 
     def claimed_by(self, workflow_id: str, attempt: int) -> ProcessIdentity | None:
         """Return the process named in the row of an attempt."""
-        rows = self._query(workflow_id, f"SELECT host, boot_id, pid, start_time {_OF_ATTEMPT}", attempt)
-        return ProcessIdentity(*rows[0]) if rows else None
+        claims = self._query(workflow_id, f"SELECT host, boot_id, pid, start_time {_OF_ATTEMPT}", attempt)
+        return ProcessIdentity(*claims[0]) if claims else None
 
     def last_seen(self, workflow_id: str, attempt: int) -> datetime | None:
         """Return when the owner of an attempt last renewed its lease."""
-        rows = self._query(workflow_id, f"SELECT heartbeat_at {_OF_ATTEMPT}", attempt)
+        heartbeats = self._query(workflow_id, f"SELECT heartbeat_at {_OF_ATTEMPT}", attempt)
         try:
-            return parse_time(rows[0][0]) if rows else None
+            return parse_time(heartbeats[0][0]) if heartbeats else None
         except (ValueError, OverflowError):  # damaged: used only for the duration of a killed try
             return None
 
@@ -585,10 +584,10 @@ def _read_page(
     session: Session, statement: str, parameters: Sequence[Any]
 ) -> tuple[list[RunInfo], list[Finding], Place | None, int]:
     """Return the runs of a page, the damaged rows, the place of the last row, and the number of rows read."""
-    rows = session.execute(statement, parameters)
-    infos, findings = parse_run_rows([row[:-2] for row in rows], session.now())
-    last = (format_time(parse_time(rows[-1][-2])), rows[-1][-1]) if rows else None
-    return infos, findings, last, len(rows)
+    page = session.execute(statement, parameters)
+    infos, findings = parse_run_rows([row[:-2] for row in page], session.now())
+    last = (format_time(parse_time(page[-1][-2])), page[-1][-1]) if page else None
+    return infos, findings, last, len(page)
 
 
 # The statistics of an SQL store: computed by the database, so that a million runs need no memory here.
@@ -645,12 +644,11 @@ GROUP BY r.workflow_name, t.path ORDER BY 4 DESC, 5 DESC, r.workflow_name, t.pat
 _SIMPLE = f"step_type NOT IN ({', '.join(repr(name) for name in sorted(COMPOSITES))})"
 
 
-def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, limit: int) -> StoreStatistics | None:
+def read_figures(session: Session, workflow_id: str | None, limit: int) -> StoreStatistics | None:
     """Return the statistics of all runs or of one; None if there is no such run.
 
     Args:
         session: the transaction.
-        dialect: the dialect of the database.
         workflow_id: one run, or None for all.
         limit: how many of the largest and slowest to return.
     """
@@ -662,10 +660,11 @@ def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, li
         if not keys:
             return None
         one = f" AND t.run = {int(keys[0][0])}"
-    day = dialect.words["day"]
+    known = session.dialect.words
+    day = known["day"]
     # The words of the schema refer to one column each.
     words = {
-        **{name: dialect.words[name] for name in ("figures", "median", "day")},
+        **{name: known[name] for name in ("figures", "median", "day")},
         "one": one,
         "started_day": day.replace("saved_at", "started_at"),
         "simple": _SIMPLE,

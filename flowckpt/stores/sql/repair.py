@@ -28,7 +28,6 @@ from flowckpt.stores.sql.image import (
     read_lineage,
     refresh_run_row,
 )
-from flowckpt.stores.sql.layout import Dialect
 from flowckpt.stores.sql.reader import find_orphan_rows, verify_run
 from flowckpt.stores.sql.rows import check_unowned, fence_all, find_run_key
 
@@ -37,16 +36,15 @@ _ATTEMPTS = "SELECT attempt FROM attempts WHERE run = ? AND begun_at IS NOT NULL
 _DOCUMENTS = "SELECT position, CAST(document AS TEXT) FROM step_results WHERE run = ? AND attempt = ?"
 
 
-def repair_run(session: Session, dialect: Dialect, workflow_id: str, place: str) -> Repaired:
+def repair_run(session: Session, workflow_id: str, place: str) -> Repaired:
     """Set aside the damaged parts of a run, and keep the rest; see `StoreBase.repair`.
 
     Args:
         session: the transaction.
-        dialect: the database's.
         workflow_id: the run.
         place: the database, for people.
     """
-    run = find_run_key(session, workflow_id, dialect.lock, has_saved=True)
+    run = find_run_key(session, workflow_id, is_locked=True, has_saved=True)
     if run is None:
         raise CheckpointNotFoundError(workflow_id)
     check_unowned(session, run, workflow_id)

@@ -43,16 +43,17 @@ def decode_id(text: str) -> str:
     return name
 
 
-def find_run_key(session: Session, workflow_id: str, lock: str = "", *, has_saved: bool = False) -> int | None:
+def find_run_key(session: Session, workflow_id: str, *, is_locked: bool = False, has_saved: bool = False) -> int | None:
     """Return the key of a run; None if there is no such run.
 
     Args:
         session: the transaction.
         workflow_id: the run.
-        lock: `Dialect.lock`, to lock its row until the end of the transaction.
+        is_locked: whether to lock its row until the end of the transaction.
         has_saved: only a run that has been saved, not only claimed.
     """
     condition = " AND head_attempt IS NOT NULL" if has_saved else ""
+    lock = session.dialect.lock if is_locked else ""
     statement = f"SELECT run FROM runs WHERE workflow_id = ?{condition}{lock}"  # noqa: S608 - constants
     keys = session.execute(statement, (encode_id(workflow_id),))
     return int(keys[0][0]) if keys else None

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, timedelta
 from functools import partial
+from typing import NamedTuple
 
 from flowckpt.core.codec import dumps, encode
 from flowckpt.core.codec.blob import Blob, Fetch
@@ -20,13 +21,20 @@ from flowckpt.stores.runs_base import FencedWriter, RunWriter, as_encoding_error
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Addition, Database, Outcome, Row, Session, unwrap_outcome
 from flowckpt.stores.sql.image import RunImage, refresh_run_row
-from flowckpt.stores.sql.rows import ADD_TAG, encode_id, format_time, tag_rows
+from flowckpt.stores.sql.rows import ADD_TAG, encode_id, find_run_key, format_time, tag_rows
 
 Statement = tuple[str, Sequence[Row]]
-_Pending = tuple[
-    Addition, bool | None, list[Blob], Mapping[str, Blob], tuple[CheckpointData, HistoryView, frozenset[int]]
-]
 _IN_COLUMNS = ("sequence", "checkpoint_id", "attempt", "reason", "status", "saved_at")
+
+
+class _Pending(NamedTuple):
+    """A save that is not acknowledged yet."""
+
+    addition: Addition
+    is_verified: bool | None
+    blobs: list[Blob]
+    missing: Mapping[str, Blob]
+    saved: tuple[CheckpointData, HistoryView, frozenset[int]]
 
 
 class SqlRunWriter(FencedWriter, RunWriter):
@@ -169,7 +177,7 @@ class SqlRunWriter(FencedWriter, RunWriter):
             others.append((rows.DELETE_CHECKPOINT, [(moment, run, each) for each in doomed]))
         checkpoint = rows.checkpoint_row(data, run, count, max(size, 1), answer, view.chain.hex(), document, self._head)
         addition = Addition(self.workflow_id, self.token, checkpoint, added, others)
-        self._pending = addition, answer, blobs, missing, (data, view, evicted)
+        self._pending = _Pending(addition, answer, blobs, missing, (data, view, evicted))
         return addition
 
     def _acknowledge(self, data: CheckpointData, view: HistoryView, evicted: frozenset[int]) -> None:
@@ -220,8 +228,7 @@ class SqlRunWriter(FencedWriter, RunWriter):
 
     def _acknowledge_last(self) -> None:
         assert self._pending is not None, "it is set before each write"
-        *_, written = self._pending
-        self._acknowledge(*written)
+        self._acknowledge(*self._pending.saved)
 
     def _commit(self, write: Callable[[Addition], bool], addition: Addition) -> None:
         was_poisoned = self.is_poisoned
@@ -242,7 +249,7 @@ class SqlRunWriter(FencedWriter, RunWriter):
         """Repeat a save whose outcome is unknown; see `RunWriter.repeat_unknown_save`."""
         with self._one_at_a_time:
             if self.is_poisoned and self._fence is None and not self._is_closed and self._pending is not None:
-                self._commit(self._database.write_once, self._pending[0])
+                self._commit(self._database.write_once, self._pending.addition)
                 self._acknowledge_last()
             else:
                 self._database.probe()
@@ -281,12 +288,12 @@ class SqlRunWriter(FencedWriter, RunWriter):
 
     def share_values_from(self, source_id: str, sizes: Mapping[str, int]) -> None:
         """Refer to large values of another run in this one, without a copy; skip those that it lacks."""
-        key, lock = encode_id(source_id), self._database.dialect.lock
+        key = encode_id(source_id)
         missing = [(digest, size) for digest, size in sizes.items() if digest not in self._values]
 
         def work(session: Session) -> set[str] | None:
             # Lock the source first, as a clear does: it exists until we are done, or is gone.
-            session.execute(f"SELECT 1 FROM runs WHERE workflow_id = ?{lock}", (key,))  # noqa: S608
+            find_run_key(session, source_id, is_locked=True)
             if not session.change(rows.CHECK_FENCE, (self.run, self.token)):
                 return None
             for digest, size in missing:

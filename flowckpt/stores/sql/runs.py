@@ -18,7 +18,7 @@ from flowckpt.core.records import CheckpointData
 from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.process import ProcessIdentity, current_process
-from flowckpt.errors import CheckpointNotFoundError, DiskFullError, FencedError, RunExistsError, RunLockedError
+from flowckpt.errors import CheckpointNotFoundError, DiskFullError, FencedError, RunExistsError
 from flowckpt.stores.base import Lease
 from flowckpt.stores.leases import LeaseTimes
 from flowckpt.stores.queries import Compacted, Repaired
@@ -81,10 +81,9 @@ class SqlRuns(SqlReader):
     def _claim(
         self, workflow_id: str, *, take_over: bool, at_least: int, previous: SqlRunWriter | None
     ) -> tuple[SqlRunWriter, CheckpointData | None, tuple[str, ...]]:
-        lock = self.database.dialect.lock
         instead_of = previous.token if previous is not None and previous.is_mine else ""
         claim = self._build_claim(workflow_id, at_least=at_least, take_over=take_over, instead_of=instead_of)
-        run, attempt = self.database.write(workflow_id, "acquire", lambda session: claim.write(session, lock))
+        run, attempt = self.database.write(workflow_id, "acquire", claim.write)
         if previous is not None:
             self.owned.pop(workflow_id).close()
         fetch = self._make_fetch(workflow_id)
@@ -99,21 +98,22 @@ class SqlRuns(SqlReader):
             if loaded is None:
                 raise CheckpointNotFoundError(workflow_id, detail="it was cleared")
         image, latest = loaded
-        return SqlRunWriter(self.database, image, attempt=attempt, token=claim.writer, fetch=fetch), latest, ()
+        return self._make_writer(claim, image, attempt), latest, ()
 
     def _claim_next(self, writer: SqlRunWriter) -> SqlRunWriter:
         workflow_id = writer.workflow_id
         claim = self._build_claim(workflow_id, take_over=True, instead_of=writer.token, after=writer.attempt)
-        lock = self.database.dialect.lock
-        run, attempt = self.database.write(workflow_id, "acquire", lambda session: claim.write(session, lock))
+        run, attempt = self.database.write(workflow_id, "acquire", claim.write)
         self.owned.pop(workflow_id).close()
         with self._released_on_error(claim, run):
             image = self._read_image(workflow_id, lambda _, image: image)
             if image is None:
                 raise FencedError(workflow_id, attempt=attempt, newest_attempt=None)
-        return SqlRunWriter(
-            self.database, image, attempt=attempt, token=claim.writer, fetch=self._make_fetch(workflow_id)
-        )
+        return self._make_writer(claim, image, attempt)
+
+    def _make_writer(self, claim: Claim, image: RunImage, attempt: int) -> SqlRunWriter:
+        fetch = self._make_fetch(claim.workflow_id)
+        return SqlRunWriter(self.database, image, attempt=attempt, token=claim.writer, fetch=fetch)
 
     @contextmanager
     def _released_on_error(self, claim: Claim, run: int) -> Iterator[None]:
@@ -121,8 +121,7 @@ class SqlRuns(SqlReader):
         try:
             yield
         except BaseException:
-            lock, token = self.database.dialect.lock, claim.writer
-            self.database.write(claim.workflow_id, "release", lambda session: release_run(session, lock, run, token))
+            self.database.write(claim.workflow_id, "release", partial(release_run, run=run, writer=claim.writer))
             raise
 
     def _build_claim(self, workflow_id: str, **options: Any) -> Claim:
@@ -149,19 +148,15 @@ class SqlRuns(SqlReader):
 
         def work(session: Session) -> list[tuple[int, int]]:
             writers = session.execute("SELECT writer FROM runs WHERE workflow_id = ?", (claim.key,))
-            return [claim.write(session, dialect.lock)] if writers in ([], [(claim.writer,)]) else []
+            return [claim.write(session)] if writers in ([], [(claim.writer,)]) else []
 
         def complete(outcome: Outcome) -> Lease | None:
             claimed = unwrap_outcome(outcome)
             if not claimed:
                 return None
             run, attempt = claimed[0]
-            image = RunImage(workflow_id, run, [])
-            fetch = self._make_fetch(workflow_id)
-            writer = SqlRunWriter(self.database, image, attempt=attempt, token=claim.writer, fetch=fetch)
-            self.owned[workflow_id] = writer
-            self._prepare_leases()
-            return Lease(workflow_id, attempt, None, token=claim.writer)
+            writer = self._make_writer(claim, RunImage(workflow_id, run, []), attempt)
+            return self._register_writer(writer, None, ())
 
         statements = [(dialect.claim_new, claim.values_of_new_run)] if dialect.claim_new else []
         return Work(workflow_id, "acquire", work, statements), complete
@@ -189,9 +184,7 @@ class SqlRuns(SqlReader):
         if token in self._noted and statements:
             self._noted.discard(token)
             statements.append((rows.DROP_LIVE_NOTE, (rows.live_note_name(run),)))
-        return Work(
-            writer.workflow_id, "release", lambda session: release_run(session, dialect.lock, run, token), statements
-        )
+        return Work(writer.workflow_id, "release", partial(release_run, run=run, writer=token), statements)
 
     def renew_leases(self) -> bool:
         """Renew the leases of all owned runs, report lost ones, and return whether any are owned."""
@@ -217,34 +210,27 @@ class SqlRuns(SqlReader):
 
     def clear(self, workflow_id: str) -> None:
         """Remove a run with all its rows."""
-        lock = self.database.dialect.lock
         owned = self.owned.get(workflow_id)
         mine = owned.token if owned is not None and owned.is_mine else ""
-        self.database.write(workflow_id, "clear", lambda session: clear_run(session, lock, workflow_id, mine=mine))
+        self.database.write(workflow_id, "clear", lambda session: clear_run(session, workflow_id, mine=mine))
         if owned is not None:
             self.owned.pop(workflow_id).close()
 
     def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
         """Add a whole run, in one transaction."""
-        dialect, seconds = self.database.dialect, self._times.seconds
-        arrival = BulkImport(workflow_id, checkpoints, self._process(), seconds, dialect)
+        arrival = BulkImport(workflow_id, checkpoints, self._process(), self._times.seconds)
         self.database.write(workflow_id, "receive", arrival.write)
 
     def repair(self, workflow_id: str) -> Repaired:
         """Set aside the damaged parts of a run, and keep the rest, in one transaction."""
-        if workflow_id in self.owned:
-            raise RunLockedError(workflow_id, holder=f"this process, by a store in {self.database}")
-        dialect = self.database.dialect
+        self._refuse_own_run(workflow_id)
         return self.database.write(
-            workflow_id, "repair", lambda session: repair.repair_run(session, dialect, workflow_id, self.place)
+            workflow_id, "repair", lambda session: repair.repair_run(session, workflow_id, self.place)
         )
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
         """Add a message for a run, which another process may own; return whether it is new."""
-        dialect = self.database.dialect
-        return self.database.write(
-            workflow_id, "signal", lambda session: signals.send(session, dialect, workflow_id, signal)
-        )
+        return self.database.write(workflow_id, "signal", lambda session: signals.send(session, workflow_id, signal))
 
     def signals_later(self, workflow_id: str) -> asyncio.Future[list[Signal]] | None:
         """Read the messages for an owned run with the next group; each run polls about once a second."""
@@ -304,10 +290,9 @@ class SqlRuns(SqlReader):
         references = self.references(workflow_id)
         if all(each.sequence != sequence for each in references):
             raise CheckpointNotFoundError(workflow_id, str(sequence) if references else None)
-        lock = self.database.dialect.lock
 
         def work(session: Session) -> bool:
-            run = find_run_key(session, workflow_id, lock)
+            run = find_run_key(session, workflow_id, is_locked=True)
             if run is not None:
                 session.change(
                     "INSERT INTO pins (run, sequence, pinned_at) VALUES (?, ?, ?) ON CONFLICT (run, sequence) DO NOTHING",
@@ -351,12 +336,10 @@ class SqlRuns(SqlReader):
 
         Previous owners are fenced permanently.
         """
-        if workflow_id in self.owned:
-            raise RunLockedError(workflow_id, holder=f"this process, by a store in {self.database}")
-        lock = self.database.dialect.lock
+        self._refuse_own_run(workflow_id)
 
         def work(session: Session) -> tuple[int, bool]:
-            run = find_run_key(session, workflow_id, lock)
+            run = find_run_key(session, workflow_id, is_locked=True)
             if run is None:
                 return 0, False
             check_unowned(session, run, workflow_id)
@@ -419,13 +402,11 @@ class SqlRuns(SqlReader):
         return removed
 
     def _clear_some(self, runs: Sequence[RunInfo]) -> list[str]:
-        lock = self.database.dialect.lock
-
         def work(session: Session) -> list[str]:
             removed = []
             # Locked in one order, so that two processes that prune at the same time do not deadlock.
             for info in sorted(runs, key=lambda each: each.workflow_id):
-                run = find_run_key(session, info.workflow_id, lock)
+                run = find_run_key(session, info.workflow_id, is_locked=True)
                 if run is None or session.execute("SELECT 1 FROM pins WHERE run = ? LIMIT 1", (run,)):
                     continue
                 current = read_run_info(session, info.workflow_id)
@@ -515,7 +496,7 @@ class Claim:
             *(self.lease_seconds, self.at_least),
         )
 
-    def write(self, session: Session, lock: str) -> tuple[int, int]:
+    def write(self, session: Session) -> tuple[int, int]:
         """Write the claim, and return the run's key and the attempt.
 
         Raises:
@@ -523,13 +504,14 @@ class Claim:
             FencedError: `after` is not the newest attempt.
             UnsupportedSchemaError: a newer program has migrated the database since it was opened.
         """
+        lock = session.dialect.lock
         select = f"SELECT run, newest_attempt, writer, ({NEWEST_APPLIED}) FROM runs WHERE workflow_id = ?{lock}"  # noqa: S608
         insert = "INSERT INTO runs (workflow_id) VALUES (?) ON CONFLICT (workflow_id) DO NOTHING"
-        while not (rows := session.execute(select, (self.key,))):  # others may repeatedly give it up without a write
+        while not (found := session.execute(select, (self.key,))):  # others may repeatedly give it up without a write
             if self.after:
                 raise FencedError(self.workflow_id, attempt=self.after, newest_attempt=None)
             session.change(insert, (self.key,))
-        run, newest, writer, version = rows[0]
+        run, newest, writer, version = found[0]
         if writer == self.writer:  # it was done, but the answer was lost
             return run, newest
         if self.after and newest != self.after:
@@ -559,18 +541,17 @@ def format_lease_end(now: datetime, seconds: float) -> str:
     return format_time(now + timedelta(seconds=seconds))
 
 
-def release_run(session: Session, lock: str, run: int, writer: str) -> None:
+def release_run(session: Session, run: int, writer: str) -> None:
     """Release a run; a claim without a write leaves no trace.
 
     Then the previous owner owns the run again, unless it has released it, too.
 
     Args:
         session: the transaction.
-        lock: `Dialect.lock`.
         run: the run's key.
         writer: the name of the owner.
     """
-    runs = session.execute(f"SELECT writer FROM runs WHERE run = ?{lock}", (run,))  # noqa: S608
+    runs = session.execute(f"SELECT writer FROM runs WHERE run = ?{session.dialect.lock}", (run,))  # noqa: S608
     mine = session.execute("SELECT attempt, begun_at FROM attempts WHERE run = ? AND writer = ?", (run, writer))
     if not runs or not mine:
         return
@@ -594,19 +575,18 @@ def release_run(session: Session, lock: str, run: int, writer: str) -> None:
         )
 
 
-def clear_run(session: Session, lock: str, workflow_id: str, *, mine: str) -> None:
+def clear_run(session: Session, workflow_id: str, *, mine: str) -> None:
     """Remove a run with all its rows.
 
     Args:
         session: the transaction.
-        lock: `Dialect.lock`.
         workflow_id: the run.
         mine: the caller's name if it owns the run; otherwise empty.
 
     Raises:
         RunLockedError: the run has another live owner.
     """
-    statement = f"SELECT run, writer FROM runs WHERE workflow_id = ?{lock}"  # noqa: S608
+    statement = f"SELECT run, writer FROM runs WHERE workflow_id = ?{session.dialect.lock}"  # noqa: S608
     for run, writer in session.execute(statement, (encode_id(workflow_id),)):
         if writer not in ("", mine):
             check_unowned(session, run, workflow_id)
@@ -645,17 +625,16 @@ class OneTransaction(Database):
     """A database whose operations are part of an open transaction.
 
     Args:
-        dialect: the SQL dialect.
+        session: the transaction.
     """
 
-    def __init__(self, session: Session, dialect: Dialect) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._dialect = dialect
 
     @property
     def dialect(self) -> Dialect:
         """The SQL dialect."""
-        return self._dialect
+        return self._session.dialect
 
     def read(self, workflow_id: str, operation: str, work: Callable[[Session], T]) -> T:
         """Read."""
@@ -682,14 +661,12 @@ class BulkImport:
         checkpoints: returns its checkpoints, by attempt, oldest first.
         process: the importing process.
         lease_seconds: the duration of a lease.
-        dialect: the SQL dialect.
     """
 
     _workflow_id: str
     _checkpoints: Callable[[], Iterable[CheckpointData]]
     _process: ProcessIdentity
     _lease_seconds: float
-    _dialect: Dialect
     _token: str = attrs.field(init=False, factory=partial(secrets.token_hex, 12))
 
     def write(self, session: Session) -> None:
@@ -702,16 +679,16 @@ class BulkImport:
         if session.execute("SELECT 1 FROM attempts WHERE writer LIKE ?", (f"{self._token}-%",)):
             return
         self._remove_empty(session)
-        database = OneTransaction(session, self._dialect)
+        database = OneTransaction(session)
         for attempt, checkpoints in itertools.groupby(self._checkpoints(), lambda data: data.attempt):
             writer = self._claim_attempt(session, database, attempt)
             for data in checkpoints:
                 writer.save(data)
-            release_run(session, self._dialect.lock, writer.run, writer.token)
+            release_run(session, writer.run, writer.token)
 
     def _remove_empty(self, session: Session) -> None:
         """Remove a run without saves."""
-        select = f"SELECT run, writer FROM runs WHERE workflow_id = ?{self._dialect.lock}"  # noqa: S608
+        select = f"SELECT run, writer FROM runs WHERE workflow_id = ?{session.dialect.lock}"  # noqa: S608
         for run, writer in session.execute(select, (encode_id(self._workflow_id),)):
             if session.execute("SELECT 1 FROM attempts WHERE run = ? AND begun_at IS NOT NULL LIMIT 1", (run,)):
                 raise RunExistsError(self._workflow_id)
@@ -722,7 +699,7 @@ class BulkImport:
     def _claim_attempt(self, session: Session, database: OneTransaction, attempt: int) -> SqlRunWriter:
         writer = f"{self._token}-{attempt}"
         claim = Claim(self._workflow_id, writer, self._process, self._lease_seconds, at_least=attempt)
-        claim.write(session, self._dialect.lock)
+        claim.write(session)
         image = open_image(session, self._workflow_id)
         assert image is not None, "it was just claimed"
         image.read_results(session, self._refuse_read)

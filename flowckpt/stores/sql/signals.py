@@ -12,7 +12,6 @@ from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError
 from flowckpt.stores.runs_base import refused_as_encoding_error
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Row, Session
-from flowckpt.stores.sql.layout import Dialect
 from flowckpt.stores.sql.rows import encode_id, find_run_key, format_time, replace_nul
 
 _ADD = (
@@ -21,12 +20,11 @@ _ADD = (
 )
 
 
-def send(session: Session, dialect: Dialect, workflow_id: str, signal: Signal) -> bool:
+def send(session: Session, workflow_id: str, signal: Signal) -> bool:
     """Add a message; return whether it is new.
 
     Args:
         session: the transaction.
-        dialect: the SQL dialect.
         workflow_id: the run.
         signal: the message.
 
@@ -34,7 +32,7 @@ def send(session: Session, dialect: Dialect, workflow_id: str, signal: Signal) -
         CheckpointNotFoundError: there is no such run.
         EncodingError: the message contains text that cannot be recorded.
     """
-    run = find_run_key(session, workflow_id, dialect.lock, has_saved=True)
+    run = find_run_key(session, workflow_id, is_locked=True, has_saved=True)
     if run is None:
         raise CheckpointNotFoundError(workflow_id)
     with refused_as_encoding_error():
@@ -42,8 +40,8 @@ def send(session: Session, dialect: Dialect, workflow_id: str, signal: Signal) -
         document.encode()
         names = (encode_id(signal.signal_id), str(signal.kind), replace_nul(signal.name), replace_nul(signal.by))
     is_new = bool(session.change(_ADD, (run, *names, format_time(signal.sent_at), document)))
-    if is_new and dialect.announcement:
-        session.execute(dialect.announcement, (run_digest(workflow_id),))  # delivered at the commit
+    if is_new and (announcement := session.dialect.announcement):
+        session.execute(announcement, (run_digest(workflow_id),))  # delivered at the commit
     return is_new
 
 
@@ -59,14 +57,14 @@ SELECT_SIGNALS = (
 """The query of the messages for a run, in the order of sending."""
 
 
-def parse(workflow_id: str, rows: Sequence[Row]) -> list[Signal]:
+def parse(workflow_id: str, selected: Sequence[Row]) -> list[Signal]:
     """Return the messages in the rows of `SELECT_SIGNALS`.
 
     Raises:
         CheckpointCorruptedError: a message is malformed.
     """
     try:
-        return [Signal.from_document(json.loads(document)) for (document,) in rows]
+        return [Signal.from_document(json.loads(document)) for (document,) in selected]
     except (LookupError, TypeError, ValueError) as error:
         raise CheckpointCorruptedError(workflow_id, location="signals", detail=str(error)) from error
 

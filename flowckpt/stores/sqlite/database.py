@@ -235,6 +235,11 @@ class SqliteSession:
         self._connection = connection
         self._clock = clock
 
+    @property
+    def dialect(self) -> Dialect:
+        """The SQL dialect."""
+        return sqlite_dialect()
+
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """Run a statement and return its rows."""
         return self._connection.execute(statement, parameters).fetchall()
@@ -494,7 +499,7 @@ class SqliteDatabase(GroupingDatabase):
         """Return the store's error for an error of SQLite."""
         if reports_missing_schema(error) and self._connection is not None:
             with contextlib.suppress(sqlite3.Error, UnicodeDecodeError):
-                parts = find_missing_parts(SqliteSession(self._connection, self._clock), self.dialect)
+                parts = find_missing_parts(SqliteSession(self._connection, self._clock))
                 if parts:
                     return missing_parts_error(parts, str(self.path))
         return translate_error(error, self.path, workflow_id, operation, is_outcome_unknown=is_outcome_unknown)
@@ -696,7 +701,7 @@ class SqliteDatabase(GroupingDatabase):
                 if version:
                     until_committed.enter_context(announce_migration(self.path))
                 session.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                migrate(session, self.dialect, str(self.path))
+                migrate(session, str(self.path))
 
             self._write_in(connection, migrate_tables)
         self._tries.reserve.make()
@@ -716,7 +721,7 @@ class SqliteDatabase(GroupingDatabase):
         with contextlib.closing(library().open(":memory:", timeout=0)) as connection:
             add_functions(connection)
             session = SqliteSession(connection, self._clock)
-            migrate(session, self.dialect, str(self.path))
+            migrate(session, str(self.path))
             return work(session)
 
     @contextlib.contextmanager
