@@ -211,9 +211,12 @@ def test_a_store_says_which_sqlite_it_uses(store):
 def test_tables_are_strict_where_sqlite_has_it():
     assert "STRICT" in opening.sqlite_dialect((3, 40, 0)).words["strict"]
     assert "STRICT" not in opening.sqlite_dialect((3, 36, 0)).words["rowless"]
-    old = opening.sqlite_dialect((3, 36, 0))
+
+    class OldSession(database_module.SqliteSession):
+        dialect = opening.sqlite_dialect((3, 36, 0))
+
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    migrations.migrate(database_module.SqliteSession(connection, SystemClock()), old, ":memory:")
+    migrations.migrate(OldSession(connection, SystemClock()), ":memory:")
     assert connection.execute("SELECT * FROM run_list").fetchall() == []
     connection.close()
 
