@@ -143,7 +143,7 @@ def _claim_and_read(
     """
     filesystem, directory, seals, workflow_id = opened.filesystem, opened.directory, opened.seals, opened.workflow_id
     seal_fields, seal = seals.make_seal(workflow_id, number, new_token(16))
-    header = {**make_header(workflow_id, number, current_process(), now), **seal_fields}
+    header = {**make_segment_header(workflow_id, number, now), **seal_fields}
     try:
         file, digest = yield from claim_segment(filesystem, directory, number, header, seal)
     except FileExistsError:
@@ -173,6 +173,11 @@ def _check_space(filesystem: FileSystem, directory: int, size: int) -> None:
             size -= filesystem.write(file, block[:size])
         filesystem.sync_data(file)
         filesystem.unlink(directory, name)
+
+
+def make_segment_header(workflow_id: str, number: int, now: datetime) -> dict[str, Any]:
+    """Return the header of a segment that this process claims."""
+    return make_header(workflow_id, number, current_process(), now)
 
 
 def claim_segment(
@@ -326,7 +331,7 @@ def write_tombstone(
     """Claim the next segment with a header that marks the run as cleared; return its number."""
     number = max([*segment_numbers(filesystem.names(directory)), 0]) + 1
     seal_fields, seal = seals.make_seal(workflow_id, number, new_token(16))
-    header = {**make_header(workflow_id, number, current_process(), now), "kind": "cleared", **seal_fields}
+    header = {**make_segment_header(workflow_id, number, now), "kind": "cleared", **seal_fields}
     file, _ = run_in_place(claim_segment(filesystem, directory, number, header, seal))
     filesystem.close(file)
     mark_segments(filesystem, directory, number)

@@ -32,8 +32,8 @@ from flowckpt.core.codec import dumps
 from flowckpt.core.codec.blob import Blob
 from flowckpt.core.codec.checkpoints import CARRIED
 from flowckpt.core.system.filesystem import FULL, FileSystem, held_open, open_if_there, write_all
-from flowckpt.core.system.process import current_process
 from flowckpt.errors import CheckpointCorruptedError, FencedError, KeyMissingError
+from flowckpt.stores.file.claim import make_segment_header
 from flowckpt.stores.file.directory import TruncationGuard, find_acknowledged, read_file, read_heads, temporary_file
 from flowckpt.stores.file.layout import (
     BLOBS,
@@ -58,7 +58,6 @@ from flowckpt.stores.log.segment import (
     Segment,
     SegmentDamagedError,
     chain_line,
-    make_header,
     read_segment,
     split_record,
 )
@@ -352,7 +351,7 @@ def compact_run(
     seals = seals.choose_pack_seals(attempts.seals)
     values = seals.value_seal
     seal_fields, seal = seals.make_seal(workflow_id, number, secrets.token_bytes(16).hex())
-    header = {**make_header(workflow_id, number, current_process(), now), **seal_fields}
+    header = {**make_segment_header(workflow_id, number, now), **seal_fields}
     attempts.taken |= {claimed, number}
     lines = encode_pack(attempts, header, begun if seal_fields else (0, ()))
     needs_pack = _needs_pack(attempts) or not _is_sealed_as_today(attempts, seals)

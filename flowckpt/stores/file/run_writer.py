@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from flowckpt.core.codec import dumps
-from flowckpt.core.codec.blob import Fetch
+from flowckpt.core.codec.blob import Blob, Fetch
 from flowckpt.core.codec.checkpoints import encode_head
 from flowckpt.core.codec.results import Blobs, encode_time
 from flowckpt.core.records import CheckpointData, HistoryView, Reason
@@ -27,10 +27,10 @@ from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
 from flowckpt.stores.file.directory import StartedSteps, give_up_segment, read_lines, seal_live_note
 from flowckpt.stores.file.layout import mark_name, released_name, segment_name, segment_numbers
 from flowckpt.stores.file.values import share_blobs, write_blobs
-from flowckpt.stores.log.image import RunImage
+from flowckpt.stores.log.image import LogRunWriter, RunImage
 from flowckpt.stores.log.sealing.protection import PLAIN, Seals
 from flowckpt.stores.log.segment import SegmentDamagedError, chain_line, read_header
-from flowckpt.stores.runs_base import FencedWriter, RunWriter
+from flowckpt.stores.runs_base import FencedWriter
 
 if TYPE_CHECKING:
     from flowckpt.stores.file.directory import TruncationGuard
@@ -72,7 +72,7 @@ class OpenRun:
         self.filesystem.close(self.directory)
 
 
-class FileRunWriter(RunWriter):
+class FileRunWriter(LogRunWriter):
     """Writes to one run in a directory.
 
     Args:
@@ -80,7 +80,6 @@ class FileRunWriter(RunWriter):
 
     Attributes:
         opened: the run's directory and its lock file.
-        image: the run as read after the claim.
         writer: the writer of the claimed segment.
         started: notes the steps that start.
     """
@@ -88,18 +87,8 @@ class FileRunWriter(RunWriter):
     def __init__(
         self, opened: OpenRun, writer: SegmentWriter, image: RunImage, guard: TruncationGuard | None = None
     ) -> None:
-        values = {digest for blobs in image.history.blobs.values() for digest in blobs}
-        last_sequence = image.last_sequence
-        super().__init__(
-            image.workflow_id,
-            writer.number,
-            opened.token,
-            last_sequence=last_sequence,
-            values=values,
-            fetch=opened.fetch,
-        )
+        super().__init__(image, writer.number, opened.token, opened.fetch)
         self.opened = opened
-        self.image = image
         self.writer = writer
         self.started = StartedSteps(opened.filesystem, opened.lock, writer.number, writer.seal)
         self._guard = guard
@@ -217,28 +206,16 @@ class FileRunWriter(RunWriter):
         """Whether the next save without large values has a single sync; the first one of a resume has two."""
         return (self.is_adopted or (self.writer.number == 1 and not self.is_guarded)) and self.is_mine
 
-    def _write_values_and_encode(
-        self, view: HistoryView, held: int, encoded: tuple[bytes, Blobs], evicted: frozenset[int]
-    ) -> bytes:
-        """Make the large values of a checkpoint durable; return its line without the closing brace."""
-        head, of_head = encoded
-        if of_head or view.history.blobs:
-            blobs, missing = self._find_new_values(view, held, of_head)
-            if missing:
-                opened = self.opened
-                write_blobs(
-                    opened.filesystem,
-                    opened.directory,
-                    missing.values(),
-                    opened.seals.value_seal,
-                    is_directory_durable=self._has_blob_directory,
-                )
-                self._has_blob_directory = True
-            self._mark_values_durable(blobs, missing)
-        results = b",".join(view.history.encoded_between(held, view.length))
-        if evicted:
-            head += b',"evicts":%b' % dumps(sorted(evicted)).encode()
-        return b'{"step_results":[%b],%b' % (results, head)
+    def _write_values(self, missing: Mapping[str, Blob]) -> None:
+        opened = self.opened
+        write_blobs(
+            opened.filesystem,
+            opened.directory,
+            missing.values(),
+            opened.seals.value_seal,
+            is_directory_durable=self._has_blob_directory,
+        )
+        self._has_blob_directory = True
 
     def _note_append(self, data: CheckpointData, evicted: frozenset[int]) -> None:
         """Update the state after an append."""

@@ -11,21 +11,22 @@ from time import monotonic
 from typing import Any
 
 from flowckpt.core.codec import dumps, encode
+from flowckpt.core.codec.blob import Blob
 from flowckpt.core.codec.checkpoints import encode_head
 from flowckpt.core.codec.results import Blobs, encode_time
 from flowckpt.core.records import CheckpointData, HistoryView, Status
 from flowckpt.core.records.generation import start_of_run
 from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
-from flowckpt.stores.log.image import LoadedRun
+from flowckpt.stores.log.image import LoadedRun, LogRunWriter
 from flowckpt.stores.log.segment import chain_line
 from flowckpt.stores.objects.attempt import CLEARED, RELEASED, AttemptEnd, is_end
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.claim import ClaimedAttempt, read_keys, sweep, sweep_values, withdraw_claim
 from flowckpt.stores.objects.layout import RunKeys, pack, unpack
-from flowckpt.stores.runs_base import FencedWriter, RunWriter
+from flowckpt.stores.runs_base import FencedWriter
 
 
-class ObjectRunWriter(RunWriter):
+class ObjectRunWriter(LogRunWriter):
     """Writes to one run in a bucket.
 
     Args:
@@ -37,21 +38,12 @@ class ObjectRunWriter(RunWriter):
     def __init__(
         self, bucket: Bucket, claimed: ClaimedAttempt, loaded: LoadedRun, writer: AttemptWriter | None = None
     ) -> None:
-        image = loaded.image
-        super().__init__(
-            image.workflow_id,
-            claimed.attempt,
-            claimed.token,
-            last_sequence=image.last_sequence,
-            values={digest for blobs in image.history.blobs.values() for digest in blobs},
-            fetch=loaded.fetch,
-        )
+        super().__init__(loaded.image, claimed.attempt, claimed.token, loaded.fetch)
         self.keys = claimed.keys
-        self.writer = writer or AttemptWriter(bucket, claimed, image.workflow_id)
+        self.writer = writer or AttemptWriter(bucket, claimed, self.workflow_id)
         self._bucket = bucket
-        self._image = image
         self._last: CheckpointData | None = None  # None if a list must read the run to find its newest checkpoint
-        self._started_at = image.started_at
+        self._started_at = self.image.started_at
         self._adds_values = False
         self._unacknowledged: Callable[[], None] | None = None  # what to note once the last write is durable
         self._alive = threading.Lock()
@@ -70,7 +62,7 @@ class ObjectRunWriter(RunWriter):
     def _begin_attempt(self, view: HistoryView, first: CheckpointData | None = None) -> tuple[list[bytes], HistoryView]:
         if self.attempt == 1:
             return [], self.saved
-        cut = self._image.find_cut(view, first)
+        cut = self.image.find_cut(view, first)
         document = cut.to_document()
         document["adopts"]["last_line"] = ""  # an object exists or not: no copy is needed
         return [dumps(document)[:-1].encode()], view.history.view(cut.results)
@@ -84,21 +76,10 @@ class ObjectRunWriter(RunWriter):
         beginning: Sequence[bytes],
         evicted: frozenset[int],
     ) -> None:
-        head, of_head = encoded
-        blobs, missing = self._find_new_values(view, held, of_head)
-        if missing:
-            bodies = [
-                (self.keys.value(digest), lambda blob=blob: pack(blob.content())) for digest, blob in missing.items()
-            ]
-            self._adds_values = True
-            self._bucket.create_all(bodies, self.workflow_id, "save")
-        self._mark_values_durable(blobs, missing)
-        results = b",".join(view.history.encoded_between(held, len(view)))
-        if evicted:
-            head += b',"evicts":%b' % dumps(sorted(evicted)).encode()
+        line = self._write_values_and_encode(view, held, encoded, evicted)
         self._unacknowledged = partial(self._acknowledge, data, view, evicted)
         try:
-            self.writer.append(*beginning, b'{"step_results":[%b],%b' % (results, head))
+            self.writer.append(*beginning, line)
         except FencedError as error:
             if error.newest_attempt is None and self._adds_values:  # they were added after the run was cleared
                 with contextlib.suppress(CheckpointStorageError):
@@ -106,6 +87,11 @@ class ObjectRunWriter(RunWriter):
             raise
         if data.status is not Status.RUNNING:  # it ends or waits: do not report that for a removed run
             self._check_exists()
+
+    def _write_values(self, missing: Mapping[str, Blob]) -> None:
+        bodies = [(self.keys.value(digest), lambda blob=blob: pack(blob.content())) for digest, blob in missing.items()]
+        self._adds_values = True
+        self._bucket.create_all(bodies, self.workflow_id, "save")
 
     def _check_exists(self) -> None:
         try:
@@ -134,7 +120,7 @@ class ObjectRunWriter(RunWriter):
     def delete(self, sequences: list[int]) -> None:
         """Record that checkpoints are deleted; their results stay."""
         with self._lock_for_write():
-            beginning, saved = ((), self.saved) if self.is_adopted else self._begin_attempt(self._image.newest_view())
+            beginning, saved = ((), self.saved) if self.is_adopted else self._begin_attempt(self.image.newest_view())
 
             def acknowledge() -> None:
                 self.is_adopted, self.saved, self._last, self._unacknowledged = True, saved, None, None
@@ -165,7 +151,7 @@ class ObjectRunWriter(RunWriter):
     @property
     def has_unused_values(self) -> bool:
         """Whether it added large values to a run without records, so that nothing refers to them."""
-        return self._adds_values and not self.writer.has_written and not self._image.records
+        return self._adds_values and not self.writer.has_written and not self.image.records
 
     # --- ends and heartbeats ------------------------------------------------------------------------------------
 
