@@ -152,7 +152,7 @@ class Evictor:
         Args:
             data: the checkpoint to be saved next.
         """
-        retention = self._retention_for(data)
+        retention = self._choose_retention(data)
         self._gone = frozenset()
         is_due = data.reason in _ENDS or self._outlook.is_due(data, len(self._held or ()), self.retention.max_age)
         if not retention.has_limits or not is_due:
@@ -162,7 +162,7 @@ class Evictor:
             store = require_eviction(self.store)
             held = await self._read_held()
             pinned = await self.store.pinned(self.workflow_id)
-            references = [*held, self._reference(data)]
+            references = [*held, self._make_reference(data)]
             removed = removable(references, retention, self.clock.now(), pinned=pinned)
             sequences = [each.sequence for each in removed]
             store.evict_with_next_save(self.workflow_id, sequences)
@@ -176,7 +176,7 @@ class Evictor:
 
     def after_save(self, data: CheckpointData) -> None:
         """Record that a checkpoint is durable."""
-        reference = self._reference(data)
+        reference = self._make_reference(data)
         self._outlook.since += 1
         self._outlook.added += reference.size
         if self._held is not None:
@@ -186,7 +186,7 @@ class Evictor:
         self._gone = frozenset()
         self._saved = len(data.step_results)
 
-    def _retention_for(self, data: CheckpointData) -> Retention:
+    def _choose_retention(self, data: CheckpointData) -> Retention:
         """Return the retention for this save: with `keep_last` on success, only the last checkpoint stays at the end."""
         if data.reason is Reason.COMPLETED and self.retention.on_success is OnSuccess.KEEP_LAST:
             return attrs.evolve(ONLY_THE_LAST, pinned=self.retention.pinned)
@@ -197,11 +197,13 @@ class Evictor:
         if self._held is None:
             listed: Sequence[CheckpointRef] = await self.store.list_checkpoints(self.workflow_id)
             await check_references(self.store, self.workflow_id, listed)
-            self._held = [attrs.evolve(each, verified=each.verified or self._verified(each.steps)) for each in listed]
+            self._held = [
+                attrs.evolve(each, verified=each.verified or self._find_verdict(each.steps)) for each in listed
+            ]
             self._held.sort(key=lambda each: each.sequence)
         return self._held
 
-    def _reference(self, data: CheckpointData) -> CheckpointRef:
+    def _make_reference(self, data: CheckpointData) -> CheckpointRef:
         steps = len(data.step_results)
         added = self.history.encoded_between(min(self._saved, steps), steps)
         return CheckpointRef(
@@ -213,10 +215,10 @@ class Evictor:
             data.saved_at,
             steps,
             _HEAD_BYTES + sum(map(len, added)),
-            self._verified(steps),
+            self._find_verdict(steps),
         )
 
-    def _verified(self, steps: int) -> bool | None:
+    def _find_verdict(self, steps: int) -> bool | None:
         """Return whether all evidence of the first results held when it was recorded; None if there is none."""
         answers, results = self._answers, self.history.results
         for result in results[len(answers) - 1 : steps]:

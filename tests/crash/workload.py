@@ -95,9 +95,9 @@ def patched(monkeypatch) -> Processes:
     monkeypatch.setattr(flowckpt.stores.file.run_writer, "monotonic", lambda: 0.0)  # the marks alone must do
     monkeypatch.setattr(flowckpt.stores.file.directory, "_LOCK_TRIES", 1)
     monkeypatch.setattr(flowckpt.stores.file.directory, "_LOCK_PAUSE_SECONDS", 0)
-    read_header = headers_read_once(flowckpt.stores.log.segment.read_header)
+    parse_header = headers_read_once(flowckpt.stores.log.segment.parse_header)
     for module in (flowckpt.stores.log.segment, flowckpt.stores.log.image, flowckpt.stores.file.reader):
-        monkeypatch.setattr(module, "read_header", read_header)
+        monkeypatch.setattr(module, "parse_header", parse_header)
     monkeypatch.setattr(flowckpt.stores.file.directory, "read_run", processes.read_run)
     lines = flowckpt.stores.log.sealing.lines
     monkeypatch.setattr(
@@ -110,7 +110,7 @@ def headers_read_once(read):
     """Read each header once: its bytes say all of it, and thousands of states hold the same one, read ten times in each."""
     known = {}
 
-    def read_header(data):
+    def parse_header(data):
         line = data[: data.find(b"\n") + 1]
         found = known.get(line)
         if found is None:
@@ -118,7 +118,7 @@ def headers_read_once(read):
         header, end, digest = found
         return {**header}, end, digest
 
-    return read_header
+    return parse_header
 
 
 def done(coroutine):

@@ -63,13 +63,13 @@ def stopped(tmp_path: Path) -> Path:
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     numbers: list[int] = []
-    read = image.read_segment
+    read = image.parse_segment
 
     def counted(data: bytes, *, number: int, **how: Any) -> segment.Segment:
         numbers.append(number)
         return read(data, number=number, **how)
 
-    monkeypatch.setattr(image, "read_segment", counted)
+    monkeypatch.setattr(image, "parse_segment", counted)
     return numbers
 
 

@@ -17,7 +17,7 @@ from flowckpt.core.codec.results import PlainResult, arguments_format, decode_re
 from flowckpt.core.records import StepResult
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.stores.log.image import RunImage, read_run
-from flowckpt.stores.log.segment import START, TRAILER, chain_line, find_removed, read_segment
+from flowckpt.stores.log.segment import START, TRAILER, chain_line, find_removed, parse_segment
 
 NOW = datetime(2026, 11, 23, 4, 36, 27, 150356, tzinfo=UTC)
 LIKE_A_RECORD = ',"duration_ms":0.5,"started_at":"2026-11-23T04:36:27.150356Z","function":"a:b","location":"c.py:1","fingerprint":"2:x"'
@@ -151,7 +151,7 @@ def test_a_plain_line_out_of_order_is_damage() -> None:
 
 def test_an_edited_plain_line_is_refused_before_it_is_parsed() -> None:
     data = written([result({"i": 1}), result({"i": 2}, "fetch[1]")])
-    assert len(read_segment(data, number=1).records) == 3
+    assert len(parse_segment(data, number=1).records) == 3
     with pytest.raises(CheckpointCorruptedError):
         read(data.replace(b'{"i":1}', b'{"i":7}'))
 

@@ -292,7 +292,7 @@ class Check:
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-fA-F]{64})")
 
 
-def read_path(claim: Evidence) -> str:
+def parse_path(claim: Evidence) -> str:
     """Return the path of a claim."""
     path = claim.expected.get("path")
     if isinstance(path, PurePath):
@@ -304,7 +304,7 @@ def read_path(claim: Evidence) -> str:
     return path
 
 
-def read_sha256(claim: Evidence) -> str:
+def parse_sha256(claim: Evidence) -> str:
     """Return a SHA-256 of a claim as 64 lower-case digits; upper case and the prefix `sha256:` are accepted."""
     value = claim.expected.get("sha256")
     match = _DIGEST.fullmatch(value) if type(value) is str else None
@@ -313,7 +313,7 @@ def read_sha256(claim: Evidence) -> str:
     return match[1].lower()
 
 
-def read_whole_number(facts: Mapping[str, Any], name: str, smallest: int, largest: int) -> int:
+def parse_whole_number(facts: Mapping[str, Any], name: str, smallest: int, largest: int) -> int:
     """Return a whole number of a claim; `True` is refused."""
     value = facts.get(name)
     if type(value) is not int or not smallest <= value <= largest:
@@ -321,7 +321,7 @@ def read_whole_number(facts: Mapping[str, Any], name: str, smallest: int, larges
     return value
 
 
-def read_text(facts: Mapping[str, Any], name: str) -> str:
+def parse_text(facts: Mapping[str, Any], name: str) -> str:
     """Return a text of a claim."""
     value = facts.get(name)
     if type(value) is not str or not value:
@@ -338,7 +338,7 @@ def check_encodable(text: str) -> str:
     return text
 
 
-def read_mapping(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
+def parse_mapping(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return a mapping with text keys from a claim; empty if the fact is missing."""
     value = facts.get(name)
     if value is None:

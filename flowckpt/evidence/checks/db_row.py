@@ -18,8 +18,8 @@ from flowckpt.evidence.checks.base import (
     Query,
     UncheckableClaimError,
     failed_outcome,
-    read_mapping,
-    read_text,
+    parse_mapping,
+    parse_text,
 )
 from flowckpt.evidence.claims import HIDDEN, Evidence, is_sensitive
 from flowckpt.evidence.databases import database_for, postgres_url
@@ -40,7 +40,7 @@ class DbRow(Check):
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Compare every matching row, and require at least one."""
         facts = claim.expected
-        table, where, values = read_text(facts, "table"), read_mapping(facts, "where"), read_mapping(facts, "values")
+        table, where, values = parse_text(facts, "table"), parse_mapping(facts, "where"), parse_mapping(facts, "values")
         scheme, database, context = _find_database(claim, context)
         kind = database_for(scheme)
         columns = list(values)

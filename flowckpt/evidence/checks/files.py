@@ -24,8 +24,8 @@ from flowckpt.evidence.checks.base import (
     denied_error,
     describe_change,
     failed_outcome,
-    read_path,
-    read_sha256,
+    parse_path,
+    parse_sha256,
     shorten_digest,
     uncaptured_outcome,
 )
@@ -51,7 +51,7 @@ class FileSha256(Check):
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Compare the digest, or the signature if that suffices."""
-        path, wanted, captured = read_path(claim), read_sha256(claim), claim.captured
+        path, wanted, captured = parse_path(claim), parse_sha256(claim), claim.captured
         try:
             if (
                 context.settings.mode is Mode.STAT
@@ -77,8 +77,8 @@ class FileSha256(Check):
 
     def capture(self, claim: Evidence, context: CheckContext) -> Evidence:
         """Record the digest, unless the program gave it, and the signature of the read file."""
-        path = read_path(claim)
-        wanted = read_sha256(claim) if claim.state is State.STATED else None
+        path = parse_path(claim)
+        wanted = parse_sha256(claim) if claim.state is State.STATED else None
         try:
             found = digest_file(path, context)
         except (FileNotFoundError, NotADirectoryError):
@@ -97,13 +97,13 @@ class FileSha256(Check):
 
 def _read_status(claim: Evidence, context: CheckContext) -> os.stat_result:
     try:
-        return context.sandbox.status(read_path(claim))
+        return context.sandbox.status(parse_path(claim))
     except (FileNotFoundError, NotADirectoryError):
         raise _missing_error(claim) from None
 
 
 def _missing_error(claim: Evidence) -> EvidenceCaptureError:
-    return denied_error(claim, f"{format_path(read_path(claim))} does not exist")
+    return denied_error(claim, f"{format_path(parse_path(claim))} does not exist")
 
 
 def _describe_size(found: FileDigest, claim: Evidence) -> str:
@@ -129,7 +129,7 @@ class ArtifactExists(Check):
         found = _check_status(claim, context)
         recorded = claim.captured.facts.get("size") if claim.captured else None
         if type(recorded) is int and stat.S_ISREG(found.st_mode) and found.st_size < recorded:
-            path = format_path(read_path(claim))
+            path = format_path(parse_path(claim))
             message = (
                 f"{path}: {recorded} bytes recorded, only {found.st_size} found{describe_change(found, claim.captured)}"
             )
@@ -155,7 +155,7 @@ def _check_status(claim: Evidence, context: CheckContext) -> os.stat_result:
     found = _read_status(claim, context)
     is_wanted = {"any": True, "file": stat.S_ISREG(found.st_mode), "directory": stat.S_ISDIR(found.st_mode)}
     if not is_wanted[wanted]:
-        raise denied_error(claim, f"{format_path(read_path(claim))} is {kind_of(found)}, not a {wanted}")
+        raise denied_error(claim, f"{format_path(parse_path(claim))} is {kind_of(found)}, not a {wanted}")
     return found
 
 
@@ -175,7 +175,7 @@ class DirectoryDigest(Check):
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Compare the digest, or the signatures if those suffice."""
-        path, wanted, captured = read_path(claim), _read_digest(claim), claim.captured
+        path, wanted, captured = parse_path(claim), _read_digest(claim), claim.captured
         deadline = context.deadline_after(context.settings.limits.hash_seconds)
         facts = captured.facts if captured else {}
         entries = _list_entries(claim, context, deadline)
@@ -202,7 +202,7 @@ class DirectoryDigest(Check):
 
     def capture(self, claim: Evidence, context: CheckContext) -> Evidence:
         """Record the digest, unless the program gave it, with the contents of a small tree, and the signatures."""
-        path = read_path(claim)
+        path = parse_path(claim)
         given = _read_digest(claim) if claim.state is State.STATED else None
         deadline = context.deadline_after(context.settings.limits.hash_seconds)
         entries = _list_entries(claim, context, deadline)
@@ -237,7 +237,7 @@ def _read_digest(claim: Evidence) -> str:
 def _list_entries(claim: Evidence, context: CheckContext, deadline: Deadline) -> list[TreeEntry]:
     _check_directory(claim, context)
     try:
-        return list_tree(read_path(claim), context, deadline)
+        return list_tree(parse_path(claim), context, deadline)
     except (FileNotFoundError, NotADirectoryError):  # removed meanwhile
         raise _missing_error(claim) from None
 
@@ -245,7 +245,7 @@ def _list_entries(claim: Evidence, context: CheckContext, deadline: Deadline) ->
 def _check_directory(claim: Evidence, context: CheckContext) -> None:
     found = _read_status(claim, context)
     if not stat.S_ISDIR(found.st_mode):
-        raise denied_error(claim, f"{format_path(read_path(claim))} is {kind_of(found)}, not a directory")
+        raise denied_error(claim, f"{format_path(parse_path(claim))} is {kind_of(found)}, not a directory")
 
 
 def _name_contents(entries: Sequence[TreeEntry], contents: Sequence[str]) -> dict[str, str]:

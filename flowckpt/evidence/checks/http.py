@@ -26,9 +26,9 @@ from flowckpt.evidence.checks.base import (
     RefusedClaimError,
     UncheckableClaimError,
     failed_outcome,
-    read_mapping,
-    read_text,
-    read_whole_number,
+    parse_mapping,
+    parse_text,
+    parse_whole_number,
 )
 from flowckpt.evidence.claims import HIDDEN, Evidence, format_url, is_sensitive
 from flowckpt.evidence.network import TimedConnection, find_allowed, open_connection, plain_host
@@ -106,9 +106,9 @@ class ApiResponse(Check):
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Compare status, headers and JSON values."""
         facts = claim.expected
-        url = read_text(facts, "url")
-        status = None if facts.get("status") is None else read_whole_number(facts, "status", 100, 599)
-        headers, values = read_mapping(facts, "headers"), read_mapping(facts, "json")
+        url = parse_text(facts, "url")
+        status = None if facts.get("status") is None else parse_whole_number(facts, "status", 100, 599)
+        headers, values = parse_mapping(facts, "headers"), parse_mapping(facts, "json")
         places = {place: parse_place(place) for place in values}
         if status is None and not headers and not values:
             raise MalformedClaimError("it has neither a status, nor headers, nor JSON values to compare")
@@ -236,7 +236,7 @@ class NetworkReachable(Check):
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Connect to the host, if the program allowed it."""
-        host, port = read_text(claim.expected, "host"), read_whole_number(claim.expected, "port", 1, 65_535)
+        host, port = parse_text(claim.expected, "host"), parse_whole_number(claim.expected, "port", 1, 65_535)
         settings = context.settings
         deadline = context.deadline_after(settings.limits.network_seconds)
         try:

@@ -16,8 +16,8 @@ from flowckpt.evidence.checks.base import (
     Outcome,
     UncheckableClaimError,
     failed_outcome,
-    read_mapping,
-    read_text,
+    parse_mapping,
+    parse_text,
 )
 from flowckpt.evidence.claims import Evidence, registered_predicate
 
@@ -30,8 +30,8 @@ class Predicate(Check):
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome | Awaitable[Outcome]:
         """Call the function with the recorded arguments."""
-        name = read_text(claim.expected, "function")
-        args, kwargs = claim.expected.get("args", ()), read_mapping(claim.expected, "kwargs")
+        name = parse_text(claim.expected, "function")
+        args, kwargs = claim.expected.get("args", ()), parse_mapping(claim.expected, "kwargs")
         if not isinstance(args, list | tuple):
             raise MalformedClaimError(f"'args' is {args!r:.80}, not a list")
         function = context.predicates.get(name) or registered_predicate(name)

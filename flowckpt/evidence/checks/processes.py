@@ -23,8 +23,8 @@ from flowckpt.evidence.checks.base import (
     UncheckableClaimError,
     denied_error,
     failed_outcome,
-    read_text,
-    read_whole_number,
+    parse_text,
+    parse_whole_number,
 )
 from flowckpt.evidence.claims import Capture, Evidence, State
 
@@ -38,7 +38,7 @@ class CommandExit(Check):
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Compare with the exit code of the step's command, or else with `metadata["actual_exit_code"]`."""
-        wanted = read_whole_number(claim.expected, "exit_code", _SMALLEST, _LARGEST)
+        wanted = parse_whole_number(claim.expected, "exit_code", _SMALLEST, _LARGEST)
         ran, noted = context.settings.facts.exit_code, claim.metadata.get("actual_exit_code")
         for code in (ran, noted):
             if code is not None and type(code) is not int:
@@ -68,9 +68,9 @@ class ProcessExists(Check):
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Compare boot, pid and start time."""
         facts = claim.expected
-        pid = read_whole_number(facts, "pid", 1, _LARGEST_PID)
-        started = read_whole_number(facts, "start_time", 1, 2**63)
-        identity = process.ProcessIdentity(read_text(facts, "host"), read_text(facts, "boot_id"), pid, started)
+        pid = parse_whole_number(facts, "pid", 1, _LARGEST_PID)
+        started = parse_whole_number(facts, "start_time", 1, 2**63)
+        identity = process.ProcessIdentity(parse_text(facts, "host"), parse_text(facts, "boot_id"), pid, started)
         lives = process.is_alive(identity)
         if lives is None:
             raise UncheckableClaimError(
@@ -88,7 +88,7 @@ class ProcessExists(Check):
         if claim.state is not State.UNCAPTURED:
             return claim
         given = claim.expected.get("pid")
-        pid = os.getpid() if given is None else read_whole_number(claim.expected, "pid", 1, _LARGEST_PID)
+        pid = os.getpid() if given is None else parse_whole_number(claim.expected, "pid", 1, _LARGEST_PID)
         started, boot_id = process._start_time(pid), process._boot_id()
         if not started or not boot_id:
             why = (
@@ -117,7 +117,7 @@ class ContainerRunning(Check):
         found = _find_running_container(claim, context)
         recorded = claim.expected.get("id")
         if recorded is not None and recorded != found:
-            name = read_text(claim.expected, "name")
+            name = parse_text(claim.expected, "name")
             return failed_outcome(f"container {name} was replaced: id recorded {recorded!s:.12}, found {found:.12}")
         return VERIFIED
 
@@ -140,7 +140,7 @@ class ContainerRunning(Check):
 
 def _find_running_container(claim: Evidence, context: CheckContext) -> str:
     """Return the id of the running container."""
-    name = read_text(claim.expected, "name")
+    name = parse_text(claim.expected, "name")
     if _NAME.fullmatch(name) is None:
         raise MalformedClaimError(f"{name!r:.80} is not the name of a container", remedy="Write its name or its id.")
     docker = _import_docker()

@@ -58,7 +58,7 @@ from flowckpt.stores.log.segment import (
     Segment,
     SegmentDamagedError,
     chain_line,
-    read_segment,
+    parse_segment,
     split_record,
 )
 
@@ -565,7 +565,7 @@ def read_attempts(numbers: list[int], read: Callable[[int], bytes], open_header:
         header, seal = open_header(number, data)
         is_pack = header.get("kind") == PACK
         segment = (
-            read_segment(data, number=number, seal=seal) if is_pack else _read_with_copy(data, number, adopted, seal)
+            parse_segment(data, number=number, seal=seal) if is_pack else _read_with_copy(data, number, adopted, seal)
         )
         looked[number] = segment, seal
         return is_pack or segment.is_begun, segment.adoption
@@ -623,10 +623,10 @@ def _note_seal(
 
 def _read_with_copy(data: bytes, number: int, adopted: Mapping[int, Iterable[Cut]], seal: LineSeal | None) -> Segment:
     """Read a segment; if the disk lost its last record, use the copy in the next segment."""
-    segment = read_segment(data, number=number, seal=seal)
+    segment = parse_segment(data, number=number, seal=seal)
     for cut in adopted.get(number, ()):
         if len(segment.records) < cut.records:
-            segment = read_segment(data, number=number, cut=cut, seal=seal)
+            segment = parse_segment(data, number=number, cut=cut, seal=seal)
     return segment
 
 

@@ -51,7 +51,7 @@ from flowckpt.stores.file.layout import (
 )
 from flowckpt.stores.log.image import RunImage, read_run
 from flowckpt.stores.log.sealing.protection import PLAIN, SealBrokenError, Seals
-from flowckpt.stores.log.segment import NOTE, START, SegmentDamagedError, parse_owner, read_header
+from flowckpt.stores.log.segment import NOTE, START, SegmentDamagedError, parse_header, parse_owner
 
 if TYPE_CHECKING:
     from flowckpt.stores.log.sealing.lines import LineSeal
@@ -561,7 +561,7 @@ def read_newest_owner(filesystem: FileSystem, directory: int) -> Owner | None:
 def read_owner(filesystem: FileSystem, directory: int, number: int) -> Owner | None:
     """Return the writer of a segment; None if the segment is missing or its header does not name one."""
     try:
-        header, _, _ = read_header(read_lines(filesystem, directory, segment_name(number), 1))
+        header, _, _ = parse_header(read_lines(filesystem, directory, segment_name(number), 1))
         return parse_owner(header)
     except OSError as error:
         if error.errno not in NOT_OURS:

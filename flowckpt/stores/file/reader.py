@@ -67,9 +67,9 @@ from flowckpt.stores.log.segment import (
     Segment,
     SegmentDamagedError,
     fill_in,
-    read_adoption,
-    read_header,
-    read_segment,
+    parse_adoption,
+    parse_header,
+    parse_segment,
 )
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
             SealBrokenError: it is sealed with a missing key, so its notes must not be shown.
         """
         try:
-            header, _, _ = read_header(read_lines(self._filesystem, directory, segment_name(attempt), 1))
+            header, _, _ = parse_header(read_lines(self._filesystem, directory, segment_name(attempt), 1))
             return self.seals.find_seal(workflow_id, attempt, header, segment_name(attempt))
         except SegmentDamagedError:
             return None
@@ -534,7 +534,7 @@ def _read_adoption(filesystem: FileSystem, directory: int, number: int, seals: S
             _, seal = open_header(str(header["workflow_id"]), number, data, seals)
         else:
             data = read_lines(filesystem, directory, segment_name(number), 3)
-        return read_adoption(data, number=number, seal=seal)
+        return parse_adoption(data, number=number, seal=seal)
     except (KeyMissingError, WrongKeyError):
         return Cut(0)
     except SegmentDamagedError as damage:
@@ -546,7 +546,7 @@ def _read_sections(filesystem: FileSystem, directory: int, number: int, seals: S
     workflow_id = str(_read_header(filesystem, directory, number)["workflow_id"])
     _, seal = open_header(workflow_id, number, data, seals)
     try:
-        return read_segment(data, number=number, seal=seal).sections
+        return parse_segment(data, number=number, seal=seal).sections
     except SegmentDamagedError as damage:
         raise CheckpointCorruptedError("", location=segment_name(number), detail=str(damage)) from damage
 
@@ -633,7 +633,7 @@ def _read_start(filesystem: FileSystem, directory: int, number: int, first: dict
 
 def _read_header(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any]:
     try:
-        return read_header(read_lines(filesystem, directory, segment_name(number), 1))[0]
+        return parse_header(read_lines(filesystem, directory, segment_name(number), 1))[0]
     except SegmentDamagedError as damage:
         raise CheckpointCorruptedError("", location=segment_name(number), detail=str(damage)) from damage
 

@@ -44,7 +44,7 @@ from flowckpt.stores.file.layout import (
 )
 from flowckpt.stores.log.image import open_header
 from flowckpt.stores.log.sealing.protection import Seals
-from flowckpt.stores.log.segment import SegmentDamagedError, read_segment
+from flowckpt.stores.log.segment import SegmentDamagedError, parse_segment
 from flowckpt.stores.queries import DAMAGE, Loss, Repaired, read_whole_run, unrepairable_error
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def _extract_intact(workflow_id: str, number: int, data: bytes, seals: Seals) ->
         return b"", str(error)
     while data:
         try:
-            read_segment(data, number=number, seal=seal)
+            parse_segment(data, number=number, seal=seal)
         except SegmentDamagedError as damage:
             why = why or str(damage)
             data = data[: damage.offset]

@@ -29,7 +29,7 @@ from flowckpt.stores.file.layout import mark_name, released_name, segment_name, 
 from flowckpt.stores.file.values import share_blobs, write_blobs
 from flowckpt.stores.log.image import LogRunWriter, RunImage
 from flowckpt.stores.log.sealing.protection import PLAIN, Seals
-from flowckpt.stores.log.segment import SegmentDamagedError, chain_line, read_header
+from flowckpt.stores.log.segment import SegmentDamagedError, chain_line, parse_header
 from flowckpt.stores.runs_base import FencedWriter
 
 if TYPE_CHECKING:
@@ -613,7 +613,7 @@ class SegmentWriter(FencedWriter):
         if newest <= self.number or self.number in numbers:  # it was cleared, and perhaps started again
             return None
         try:
-            header, _, _ = read_header(read_lines(self._filesystem, self._directory, segment_name(newest), 1))
+            header, _, _ = parse_header(read_lines(self._filesystem, self._directory, segment_name(newest), 1))
         except (FileNotFoundError, SegmentDamagedError):
             return newest
         return None if header.get("kind") == "cleared" else newest

@@ -667,10 +667,6 @@ class _RecordedClock:
         assert self.moment is not None, "it is set before an attempt is claimed"
         return self.moment
 
-    def monotonic(self) -> float:
-        """Return 0: nothing is measured."""
-        return 0.0
-
 
 class _SyncedWhenClosed:
     """The calls, with files synced only when closed: nothing of the run counts before it has its name."""

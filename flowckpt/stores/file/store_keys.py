@@ -47,7 +47,7 @@ from flowckpt.stores.file.layout import (
 from flowckpt.stores.file.signals import read_signals
 from flowckpt.stores.log.image import RunImage, open_header
 from flowckpt.stores.log.sealing.protection import Seals
-from flowckpt.stores.log.segment import START, TRAILER, SegmentDamagedError, chain_line, read_header, verify_line
+from flowckpt.stores.log.segment import START, TRAILER, SegmentDamagedError, chain_line, parse_header, verify_line
 
 if TYPE_CHECKING:
     from flowckpt.stores.log.sealing.keys import Key, KeyRing
@@ -313,7 +313,7 @@ def iter_sealed_segments(filesystem: FileSystem, root: int) -> Iterator[SealedSe
         for number in reversed(segment_numbers(names)):
             with _ignore_foreign():
                 data = read_lines(filesystem, directory, segment_name(number), 1)
-                header, end, _ = read_header(data)
+                header, end, _ = parse_header(data)
                 seal: Any = header["seal"]
                 yield SealedSegment(
                     str(header["workflow_id"]), number, str(seal["key"]), str(seal["store"]), data[:end]
@@ -331,7 +331,7 @@ def list_plain_runs(filesystem: FileSystem, root: int) -> list[str]:
     for directory, names in _iter_runs(filesystem, root):
         numbers = segment_numbers(names)
         with _ignore_foreign():
-            header, _, _ = read_header(read_lines(filesystem, directory, segment_name(numbers[-1]), 1))
+            header, _, _ = parse_header(read_lines(filesystem, directory, segment_name(numbers[-1]), 1))
             if "seal" not in header and header.get("kind") != "cleared":
                 found.append(str(header["workflow_id"]))
     return found

@@ -46,9 +46,9 @@ from flowckpt.stores.log.segment import (
     extract_header,
     extract_results,
     find_removed,
-    read_adoption,
-    read_header,
-    read_segment,
+    parse_adoption,
+    parse_header,
+    parse_segment,
 )
 from flowckpt.stores.runs_base import RunsBase, RunWriter
 
@@ -400,7 +400,7 @@ def _find_segments_of(
         if header.get("kind") is not None:
             return True, None
         try:
-            cut = read_adoption(data, number=number, seal=seal)
+            cut = parse_adoption(data, number=number, seal=seal)
         except SegmentDamagedError as damage:
             raise _corruption_error(image, number, str(damage)) from damage
         return cut is not None, cut
@@ -449,7 +449,7 @@ def open_header(
         WrongKeyError: it is sealed with a key that is not available.
     """
     try:
-        header, end, _ = read_header(data)
+        header, end, _ = parse_header(data)
     except SegmentDamagedError as damage:
         raise _damage_error(workflow_id, place(number), str(damage)) from damage
     check_schema(header.get("schema_version"))
@@ -472,7 +472,7 @@ def open_header(
 
 def _read_segment(image: RunImage, number: int, data: bytes, cut: Cut | None, seal: LineSeal | None) -> Segment:
     try:
-        segment = read_segment(data, number=number, cut=cut, seal=seal)
+        segment = parse_segment(data, number=number, cut=cut, seal=seal)
     except SegmentDamagedError as damage:
         raise _corruption_error(image, number, str(damage)) from damage
     if segment.notice:

@@ -342,7 +342,7 @@ def parse_owner(header: Mapping[str, Any]) -> Owner:
     return Owner(**{**owner, "acquired_at": datetime.fromisoformat(owner["acquired_at"])})
 
 
-def read_header(data: bytes) -> tuple[dict[str, Any], int, bytes]:
+def parse_header(data: bytes) -> tuple[dict[str, Any], int, bytes]:
     """Return the header's fields, its end, and its digest.
 
     Raises:
@@ -366,7 +366,7 @@ def extract_header(data: bytes, end: int) -> bytes:
     return data[: end - 1 - TRAILER]
 
 
-def read_segment(data: bytes, *, number: int, cut: Cut | None = None, seal: LineSeal | None = None) -> Segment:
+def parse_segment(data: bytes, *, number: int, cut: Cut | None = None, seal: LineSeal | None = None) -> Segment:
     """Read a segment.
 
     Args:
@@ -378,7 +378,7 @@ def read_segment(data: bytes, *, number: int, cut: Cut | None = None, seal: Line
     Raises:
         SegmentDamagedError: it is damaged, other than by a torn end.
     """
-    header, position, digest = read_header(data)
+    header, position, digest = parse_header(data)
     adoption: Cut | None = None
     records: list[Record] = []
     limit = len(data) if cut is None else cut.size
@@ -407,7 +407,7 @@ def read_segment(data: bytes, *, number: int, cut: Cut | None = None, seal: Line
             attempt, section = _parse_section(plain, position)
             sections[attempt], records = section, section.records
         elif place == 1 and number > 1:
-            adoption = _parse_adoption(plain, position, number)
+            adoption = _parse_adoption_line(plain, position, number)
         else:
             head, results = _parse_record(plain, position)
             unsealed = None if plain is line else plain
@@ -436,7 +436,7 @@ def _unseal_line(line: bytes, position: int, place: int, previous: bytes, seal: 
     return found + line[-TRAILER:]
 
 
-def read_adoption(data: bytes, *, number: int, seal: LineSeal | None = None) -> Cut | None:
+def parse_adoption(data: bytes, *, number: int, seal: LineSeal | None = None) -> Cut | None:
     """Return what a segment continues, without its records; None if it has no record yet, or continues nothing.
 
     Args:
@@ -447,12 +447,12 @@ def read_adoption(data: bytes, *, number: int, seal: LineSeal | None = None) -> 
     Raises:
         SegmentDamagedError: the part that is read is damaged.
     """
-    _, position, digest = read_header(data)
+    _, position, digest = parse_header(data)
     end = data.find(b"\n", position)
     if end < 0 or data.find(b"\n", end + 1) < 0 or verify_line(data[position:end], digest) is None:
-        segment = read_segment(data, number=number, seal=seal)
+        segment = parse_segment(data, number=number, seal=seal)
         return segment.adoption if segment.is_begun else None
-    return _parse_adoption(_unseal_line(data[position:end], position, 1, digest, seal), position, number)
+    return _parse_adoption_line(_unseal_line(data[position:end], position, 1, digest, seal), position, number)
 
 
 def _handle_damage(data: bytes, position: int, digest: bytes, cut: Cut | None) -> tuple[bytes, bytes | None, int, str]:
@@ -483,7 +483,7 @@ def _check_cut(cut: Cut, records: list[Record], position: int, digest: bytes) ->
         raise SegmentDamagedError(position, f"it ends before byte {cut.size}, up to which a later segment continues it")
 
 
-def _parse_adoption(line: bytes, position: int, number: int) -> Cut:
+def _parse_adoption_line(line: bytes, position: int, number: int) -> Cut:
     document = json.loads(line)
     try:
         beside = {name: document[name] for name in _BESIDE if name in document}
