@@ -463,10 +463,14 @@ class RunsBase(Medium[W]):
         writer = self.owned.get(workflow_id)
         if writer is None or token not in ("", writer.token):
             raise FencedError(workflow_id, attempt=0, newest_attempt=None if writer is None else writer.attempt)
-        following = self._claim_next(writer)
-        following.on_lost = writer.on_lost
-        self.owned[workflow_id] = following
-        return Lease(workflow_id, following.attempt, None, following.last_sequence, (), following.token)
+        return self._replace_writer(writer, self._claim_next(writer))
+
+    def _replace_writer(
+        self, former: W, writer: W, latest: CheckpointData | None = None, notices: tuple[str, ...] = ()
+    ) -> Lease:
+        """Continue an owned run with the writer of its next attempt, and return its lease."""
+        writer.on_lost = former.on_lost
+        return self._register_writer(writer, latest, notices)
 
     def release(self, workflow_id: str, *, token: str = "") -> None:
         """Release a run, if the owner with that token still owns it."""

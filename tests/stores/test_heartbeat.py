@@ -10,6 +10,8 @@ import time
 import pytest
 
 from flowckpt.stores.leases import Heartbeat
+from flowckpt.stores.sqlite.store import SqliteCheckpointStore
+from flowckpt.testing.contract import checkpoint
 
 
 class Owner:
@@ -98,3 +100,21 @@ def test_its_thread_takes_no_signal_that_is_for_the_main_thread():
     heartbeat.stop()
     assert {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGRTMIN + 7} <= blocked[0]
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
+def test_a_beat_between_two_generations_does_not_end_the_heartbeats(tmp_path, monkeypatch):
+    runs = SqliteCheckpointStore(tmp_path / "runs.db").runs
+    runs._heartbeat.set_interval(0.01)
+    runs.save("endless", checkpoint(1))
+    read, beats = runs._read_image, []
+
+    def read_slowly(*args, **options):
+        thread = runs._heartbeat._thread
+        thread.join(0.5)  # meanwhile this process owns no run, so the thread may end
+        beats.append(thread.is_alive())
+        return read(*args, **options)
+
+    monkeypatch.setattr(runs, "_read_image", read_slowly)
+    runs.begin_generation("endless")
+    assert beats == [False] and runs._heartbeat._thread.is_alive()
+    runs.close()

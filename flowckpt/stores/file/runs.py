@@ -247,10 +247,7 @@ class FileRuns(FileReader):
         if owned is None or not owned.can_be_renewed:
             return None
         made = self._claim_after(owned, "make savable", needed=owned.estimate_size(history) or 1)
-        made.on_lost = owned.on_lost
-        self.owned[workflow_id] = made
-        notices = tuple(made.image.notices)
-        return Lease(workflow_id, made.attempt, self._load_newest(made), made.last_sequence, notices, made.token)
+        return self._replace_writer(owned, made, self._load_newest(made), tuple(made.image.notices))
 
     def _claim_next(self, writer: FileRunWriter) -> FileRunWriter:
         return self._claim_after(writer, "acquire")
