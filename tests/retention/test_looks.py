@@ -119,13 +119,13 @@ def test_what_has_become_too_old_while_the_run_stood_still_goes_with_the_next_sa
 
 def test_large_checkpoints_behind_many_small_ones_are_noticed_before_there_are_a_third_more(monkeypatch):
     attempt = Attempt(monkeypatch, max_bytes=900 * 250 + 1000)
-    sized = attempt.evictor._reference
+    sized = attempt.evictor._make_reference
 
     def reference(data):
         found = sized(data)
         return attrs.evolve(found, size=len(data.snapshot) or found.size)
 
-    monkeypatch.setattr(Evictor, "_reference", lambda _, data: reference(data))
+    monkeypatch.setattr(Evictor, "_make_reference", lambda _, data: reference(data))
     asyncio.run(attempt.save(900))
     assert attempt.left() == 900
     asyncio.run(attempt.save(4, size=60_000))
