@@ -17,10 +17,11 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, cast
 
 from flowckpt import stores
 from flowckpt.core import records
+from flowckpt.core.codec import dumps
 from flowckpt.core.codec.results import as_view
 from flowckpt.core.records import CheckpointData, History, HistoryView, Reason
 from flowckpt.core.system.blocking import may_block, run_blocking
@@ -37,7 +38,9 @@ from flowckpt.stores.leases import Heartbeat, RunLimit
 
 if TYPE_CHECKING:
     from flowckpt.core.codec.blob import Blob, Fetch
+    from flowckpt.core.codec.results import Blobs
     from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo, Selection
+    from flowckpt.stores.log.image import RunImage
 
 
 _log = logging.getLogger("flowckpt")
@@ -79,8 +82,8 @@ class FencedWriter:
         """Whether a save found that another attempt has started, or that the run was removed."""
         return self._fence is not None
 
-    def _check_writable(self, workflow_id: str, attempt: int, medium: str) -> None:
-        """Refuse to write after a failure, or after another attempt has started.
+    def _refuse_write(self, workflow_id: str, attempt: int, medium: str) -> NoReturn:
+        """Raise the error of a writer that was fenced, or whose last write failed.
 
         Args:
             workflow_id: the run.
@@ -93,14 +96,13 @@ class FencedWriter:
         """
         if self._fence is not None:
             raise FencedError(workflow_id, attempt=attempt, newest_attempt=self._fence.newest_attempt) from self._fence
-        if self.is_poisoned:
-            raise CheckpointStorageError(
-                f"an earlier save of run {workflow_id!r} failed, so what is {medium} is unknown",
-                workflow_id=workflow_id,
-                operation="save",
-                is_outcome_unknown=True,
-                remedy="This attempt writes nothing more. Resume the run: the next attempt finds out what was saved.",
-            )
+        raise CheckpointStorageError(
+            f"an earlier save of run {workflow_id!r} failed, so what is {medium} is unknown",
+            workflow_id=workflow_id,
+            operation="save",
+            is_outcome_unknown=True,
+            remedy="This attempt writes nothing more. Resume the run: the next attempt finds out what was saved.",
+        )
 
 
 class RunWriter(ABC):
@@ -236,10 +238,8 @@ class RunWriter(ABC):
     def note_started(self, path: str) -> None:  # noqa: B027 - a hint, which a medium may leave out
         """Note, without a sync, that a step starts; does nothing if the medium keeps no such notes."""
 
-    # --- the medium ------------------------------------------------------------------------------------------------
-
     def _check_usable(self) -> None:
-        """Refuse to write after a release; a medium also refuses it after a failure or a new owner's claim.
+        """Refuse to write after a failure, after a release, or after a new owner's claim.
 
         Raises:
             FencedError: another attempt has started, or the run was released.
@@ -247,6 +247,12 @@ class RunWriter(ABC):
         """
         if self._is_closed:  # another task released the run or took it over meanwhile
             raise FencedError(self.workflow_id, attempt=self.attempt, newest_attempt=self.attempt)
+        self._check_unfenced()
+
+    # --- the medium ------------------------------------------------------------------------------------------------
+
+    def _check_unfenced(self) -> None:  # noqa: B027 - only if a save of the medium can fail or find a new owner
+        """Refuse to write after a failure, or after a save that found a new owner; see `_check_usable`."""
 
     @abstractmethod
     def _encode(self, data: CheckpointData, view: HistoryView) -> Any:
@@ -290,6 +296,60 @@ class RunWriter(ABC):
     @abstractmethod
     def delete(self, sequences: list[int]) -> None:
         """Delete checkpoints durably; their results stay."""
+
+
+class LogRunWriter(RunWriter):
+    """Writes to one run whose records form a log: lines of a file, or objects of a bucket.
+
+    Args:
+        attempt: the claimed attempt.
+        token: identifies this owner.
+        fetch: reads a large value.
+
+    Attributes:
+        image: the run as read after the claim.
+    """
+
+    def __init__(self, image: RunImage, attempt: int, token: str, fetch: Fetch) -> None:
+        last_sequence = image.last_sequence
+        values = {digest for blobs in image.history.blobs.values() for digest in blobs}
+        super().__init__(image.workflow_id, attempt, token, last_sequence=last_sequence, values=values, fetch=fetch)
+        self.image = image
+
+    def _write(
+        self,
+        data: CheckpointData,
+        view: HistoryView,
+        held: int,
+        encoded: tuple[bytes, Blobs],
+        beginning: Sequence[bytes],
+        evicted: frozenset[int],
+    ) -> None:
+        line = self._write_values_and_encode(view, held, encoded, evicted)
+        self._append(data, view, [*beginning, line], evicted)
+
+    def _write_values_and_encode(
+        self, view: HistoryView, held: int, encoded: tuple[bytes, Blobs], evicted: frozenset[int]
+    ) -> bytes:
+        """Make the large values of a checkpoint durable; return its line without the closing brace."""
+        head, of_head = encoded
+        if of_head or view.history.blobs:
+            blobs, missing = self._find_new_values(view, held, of_head)
+            if missing:
+                self._write_values(missing)
+            self._mark_values_durable(blobs, missing)
+        results = b",".join(view.history.encoded_between(held, view.length))
+        if evicted:
+            head += b',"evicts":%b' % dumps(sorted(evicted)).encode()
+        return b'{"step_results":[%b],%b' % (results, head)
+
+    @abstractmethod
+    def _write_values(self, missing: Mapping[str, Blob]) -> None:
+        """Make large values durable, given by digest."""
+
+    @abstractmethod
+    def _append(self, data: CheckpointData, view: HistoryView, lines: Sequence[bytes], evicted: frozenset[int]) -> None:
+        """Make the lines of a checkpoint durable; see `_write`."""
 
 
 _NOTHING: frozenset[int] = frozenset()

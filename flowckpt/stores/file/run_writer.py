@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from json.encoder import encode_basestring as quote
@@ -11,26 +12,22 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-import attrs
-
 from flowckpt.core.codec import dumps
 from flowckpt.core.codec.blob import Blob, Fetch
 from flowckpt.core.codec.checkpoints import encode_head
 from flowckpt.core.codec.results import Blobs, encode_time
 from flowckpt.core.records import CheckpointData, HistoryView, Reason
-from flowckpt.core.system.attrs_base import lazy_define
 from flowckpt.core.system.blocking import APART, Waiting
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.filesystem import NOWHERE, FileSystem, Place, open_if_there
-from flowckpt.core.system.ids import new_token
 from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
 from flowckpt.stores.file.directory import StartedSteps, give_up_segment, read_lines, seal_live_note
 from flowckpt.stores.file.layout import mark_name, released_name, segment_name, segment_numbers
 from flowckpt.stores.file.values import share_blobs, write_blobs
-from flowckpt.stores.log.image import LogRunWriter, RunImage
+from flowckpt.stores.log.image import RunImage
 from flowckpt.stores.log.sealing.protection import PLAIN, Seals
 from flowckpt.stores.log.segment import SegmentDamagedError, chain_line, parse_header
-from flowckpt.stores.runs_base import FencedWriter
+from flowckpt.stores.runs_base import FencedWriter, LogRunWriter
 
 if TYPE_CHECKING:
     from flowckpt.stores.file.directory import TruncationGuard
@@ -41,29 +38,33 @@ _NO_BLOBS: Blobs = {}
 _STEP = Reason.STEP  # a member access on an enum takes 60 ns
 
 
-@lazy_define(eq=False, repr=False)
 class OpenRun:
     """A run's directory and its lock file, open for the writers of successive attempts.
 
-    Attributes:
+    Args:
         filesystem: the calls.
         directory: the run's directory.
         workflow_id: the run.
         fetch: reads large values.
         seals: the seals of the store.
+
+    Attributes:
         lock: the run's lock file; -1 until a claim opens it.
         is_locked: whether the lock is held; an owner that took the run over from a live process does not hold it.
         token: identifies the owner.
     """
 
-    filesystem: FileSystem
-    directory: int
-    workflow_id: str
-    fetch: Fetch
-    seals: Seals = PLAIN
-    lock: int = -1
-    is_locked: bool = False
-    token: str = attrs.field(factory=lambda: new_token(16))
+    def __init__(
+        self, filesystem: FileSystem, directory: int, workflow_id: str, fetch: Fetch, seals: Seals = PLAIN
+    ) -> None:
+        self.filesystem = filesystem
+        self.directory = directory
+        self.workflow_id = workflow_id
+        self.fetch = fetch
+        self.seals = seals
+        self.lock = -1
+        self.is_locked = False
+        self.token = os.urandom(16).hex()
 
     def close(self) -> None:
         """Close both files; closing the lock's only descriptor releases the lock."""
@@ -116,8 +117,7 @@ class FileRunWriter(LogRunWriter):
         """
         return self.writer.is_poisoned and not self.writer.is_fenced and self.is_mine and self._first is not None
 
-    def _check_usable(self) -> None:
-        super()._check_usable()
+    def _check_unfenced(self) -> None:
         self.writer.check_usable()
         if not self.opened.is_locked:
             self._try_lock()
@@ -170,16 +170,8 @@ class FileRunWriter(LogRunWriter):
         self.is_adopted = True
         return (), self.saved
 
-    def _write(
-        self,
-        data: CheckpointData,
-        view: HistoryView,
-        held: int,
-        encoded: tuple[bytes, Blobs],
-        beginning: Sequence[bytes],
-        evicted: frozenset[int],
-    ) -> None:
-        self.writer.append(self._write_values_and_encode(view, held, encoded, evicted))
+    def _append(self, data: CheckpointData, view: HistoryView, lines: Sequence[bytes], evicted: frozenset[int]) -> None:
+        self.writer.append(lines[0])
         self._note_append(data, evicted)
 
     def save_in_group(self, data: CheckpointData) -> Waiting[None]:
@@ -636,7 +628,8 @@ class SegmentWriter(FencedWriter):
             FencedError: a save found that this attempt is not the newest.
             CheckpointStorageError: the writer is poisoned.
         """
-        self._check_writable(self._workflow_id, self.number, "on the disk")
+        if self._fence is not None or self.is_poisoned:
+            self._refuse_write(self._workflow_id, self.number, "on the disk")
 
     def _save_error(self, error: OSError) -> CheckpointStorageError:
         return CheckpointStorageError(

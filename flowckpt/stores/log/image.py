@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
-from flowckpt.core.codec import decode, dumps
-from flowckpt.core.codec.blob import TAG, Blob, Fetch
+from flowckpt.core.codec import decode
+from flowckpt.core.codec.blob import TAG, Fetch
 from flowckpt.core.codec.checkpoints import CARRIED, check_schema, decode_head
 from flowckpt.core.codec.results import Blobs, build_result, encode_time
 from flowckpt.core.records import CheckpointData, History, HistoryView, Reason, Status, StepResult, checkpoint
@@ -50,7 +50,7 @@ from flowckpt.stores.log.segment import (
     parse_header,
     parse_segment,
 )
-from flowckpt.stores.runs_base import RunsBase, RunWriter
+from flowckpt.stores.runs_base import LogRunWriter, RunsBase
 
 if TYPE_CHECKING:
     from flowckpt.stores.log.sealing.lines import LineSeal
@@ -602,44 +602,6 @@ class LoadedRun(FieldEquality):
         return (
             None if data is None else RunInfo.of(self.image.workflow_id, data, self.image.started_at or data.saved_at)
         )
-
-
-class LogRunWriter(RunWriter):
-    """Writes to one run whose records form a log.
-
-    Args:
-        attempt: the claimed attempt.
-        token: identifies this owner.
-        fetch: reads a large value.
-
-    Attributes:
-        image: the run as read after the claim.
-    """
-
-    def __init__(self, image: RunImage, attempt: int, token: str, fetch: Fetch) -> None:
-        last_sequence = image.last_sequence
-        values = {digest for blobs in image.history.blobs.values() for digest in blobs}
-        super().__init__(image.workflow_id, attempt, token, last_sequence=last_sequence, values=values, fetch=fetch)
-        self.image = image
-
-    def _write_values_and_encode(
-        self, view: HistoryView, held: int, encoded: tuple[bytes, Blobs], evicted: frozenset[int]
-    ) -> bytes:
-        """Make the large values of a checkpoint durable; return its line without the closing brace."""
-        head, of_head = encoded
-        if of_head or view.history.blobs:
-            blobs, missing = self._find_new_values(view, held, of_head)
-            if missing:
-                self._write_values(missing)
-            self._mark_values_durable(blobs, missing)
-        results = b",".join(view.history.encoded_between(held, view.length))
-        if evicted:
-            head += b',"evicts":%b' % dumps(sorted(evicted)).encode()
-        return b'{"step_results":[%b],%b' % (results, head)
-
-    @abstractmethod
-    def _write_values(self, missing: Mapping[str, Blob]) -> None:
-        """Make large values durable, given by digest."""
 
 
 W = TypeVar("W", bound=LogRunWriter)

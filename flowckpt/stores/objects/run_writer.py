@@ -17,13 +17,13 @@ from flowckpt.core.codec.results import Blobs, encode_time
 from flowckpt.core.records import CheckpointData, HistoryView, Status
 from flowckpt.core.records.generation import start_of_run
 from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
-from flowckpt.stores.log.image import LoadedRun, LogRunWriter
+from flowckpt.stores.log.image import LoadedRun
 from flowckpt.stores.log.segment import chain_line
 from flowckpt.stores.objects.attempt import CLEARED, RELEASED, AttemptEnd, is_end
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.claim import ClaimedAttempt, read_keys, sweep, sweep_values, withdraw_claim
 from flowckpt.stores.objects.layout import RunKeys, pack, unpack
-from flowckpt.stores.runs_base import FencedWriter
+from flowckpt.stores.runs_base import FencedWriter, LogRunWriter
 
 
 class ObjectRunWriter(LogRunWriter):
@@ -49,8 +49,7 @@ class ObjectRunWriter(LogRunWriter):
         self._alive = threading.Lock()
         self._live = b""
 
-    def _check_usable(self) -> None:
-        super()._check_usable()
+    def _check_unfenced(self) -> None:
         self.writer.check_usable()
 
     def _encode(self, data: CheckpointData, view: HistoryView) -> tuple[bytes, Blobs]:
@@ -67,19 +66,10 @@ class ObjectRunWriter(LogRunWriter):
         document["adopts"]["last_line"] = ""  # an object exists or not: no copy is needed
         return [dumps(document)[:-1].encode()], view.history.view(cut.results)
 
-    def _write(
-        self,
-        data: CheckpointData,
-        view: HistoryView,
-        held: int,
-        encoded: tuple[bytes, Blobs],
-        beginning: Sequence[bytes],
-        evicted: frozenset[int],
-    ) -> None:
-        line = self._write_values_and_encode(view, held, encoded, evicted)
+    def _append(self, data: CheckpointData, view: HistoryView, lines: Sequence[bytes], evicted: frozenset[int]) -> None:
         self._unacknowledged = partial(self._acknowledge, data, view, evicted)
         try:
-            self.writer.append(*beginning, line)
+            self.writer.append(*lines)
         except FencedError as error:
             if error.newest_attempt is None and self._adds_values:  # they were added after the run was cleared
                 with contextlib.suppress(CheckpointStorageError):
@@ -409,7 +399,8 @@ class AttemptWriter(FencedWriter):
             FencedError: a save found that this attempt is not the newest.
             CheckpointStorageError: the writer is poisoned.
         """
-        self._check_writable(self._workflow_id, self.keys.attempt, f"in {self._bucket}")
+        if self._fence is not None or self.is_poisoned:
+            self._refuse_write(self._workflow_id, self.keys.attempt, f"in {self._bucket}")
 
 
 class BulkWriter(AttemptWriter):

@@ -321,6 +321,6 @@ class SqlRunWriter(FencedWriter, RunWriter):
         if isinstance(error, FencedError) and self.on_lost is not None and not self._is_closed:
             self.on_lost(error)
 
-    def _check_usable(self) -> None:
-        super()._check_usable()
-        self._check_writable(self.workflow_id, self.attempt, "in the database")
+    def _check_unfenced(self) -> None:
+        if self._fence is not None or self.is_poisoned:
+            self._refuse_write(self.workflow_id, self.attempt, "in the database")
