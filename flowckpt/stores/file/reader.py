@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -356,7 +357,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         findings = []
         for name in self._run_names():
             try:
-                run = self._retry(name, "check", lambda name=name: self._read_run_id(name))  # type: ignore[misc]
+                run = self._retry(name, "check", partial(self._read_run_id, name))
             except FlowckptError as error:
                 findings.append(_make_finding(name, error))
                 continue

@@ -66,12 +66,6 @@ class OpenRun:
         self.is_locked = False
         self.token = os.urandom(16).hex()
 
-    def close(self) -> None:
-        """Close both files; closing the lock's only descriptor releases the lock."""
-        if self.lock >= 0:
-            self.filesystem.close(self.lock)
-        self.filesystem.close(self.directory)
-
 
 class FileRunWriter(LogRunWriter):
     """Writes to one run in a directory.
@@ -332,7 +326,7 @@ class FileRunWriter(LogRunWriter):
                 self._guard.close(is_end=False)
 
     def close(self) -> None:
-        """Close the files, which releases the lock."""
+        """Close the files; closing the lock's only descriptor releases the lock."""
         if not self.is_mine:
             self._close(is_end=False)
             return
@@ -341,14 +335,15 @@ class FileRunWriter(LogRunWriter):
 
     def _close(self, *, is_end: bool) -> None:
         if not self._is_closed:
-            self._is_closed = True
+            self._is_closed, opened = True, self.opened
             try:
                 if self.is_mine:
                     self.writer.close()
                 if self._guard is not None:
                     self._guard.close(is_end=is_end and self.is_mine)
             finally:  # the run must not stay locked, whatever happens
-                self.opened.close()
+                opened.filesystem.close(opened.lock)
+                opened.filesystem.close(opened.directory)
 
     def share_from(self, source: int, sizes: Mapping[str, int]) -> None:
         """Link large values of another run, given its open directory, as far as that is possible."""

@@ -10,6 +10,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -188,7 +189,9 @@ class FileRuns(FileReader):
                 opened, at_least=at_least, take_over=take_over, now=self._clock.now(), known=known
             )
         except BaseException:
-            opened.close()
+            if opened.lock >= 0:
+                self._filesystem.close(opened.lock)
+            self._filesystem.close(directory)
             raise
         claimed.writer.directory_path = self._made.pop(workflow_id, "")
         return claimed
@@ -461,7 +464,7 @@ class FileRuns(FileReader):
         for name in self._run_names():
             if name > start and len(found) < limit:
                 with contextlib.suppress(FlowckptError):  # damaged runs are not compacted
-                    run = self._retry(name, "read", lambda name=name: self._read_run_id(name))  # type: ignore[misc]
+                    run = self._retry(name, "read", partial(self._read_run_id, name))
                     found += [run] if run is not None and run_directory(run) == name else []
         return found
 
@@ -588,7 +591,7 @@ class FileRuns(FileReader):
         self.reserve.make()
         for name in self._run_names():
             try:
-                cleared = self._retry(name, "read", lambda name=name: self._read_cleared_id(name))  # type: ignore[misc]
+                cleared = self._retry(name, "read", partial(self._read_cleared_id, name))
                 if cleared is not None and run_directory(cleared) == name:
                     self.clear(cleared)
             except RunLockedError:
