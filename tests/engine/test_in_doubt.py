@@ -21,6 +21,7 @@ from flowckpt.engine.values.options import StepCountTrigger
 from flowckpt.errors import (
     EvidenceNotVerifiedError,
     FencedError,
+    StaleStepError,
     StepDefinitionError,
     StepFailedError,
     StepInDoubtError,
@@ -764,3 +765,38 @@ def test_to_adopt_makes_sense_only_where_there_can_be_a_doubt() -> None:
     result = WorkflowEngine(MemoryCheckpointStore()).run_sync(one(step("pay").python(pay, 5).adopt(rebuilt)))
     assert isinstance(result.error, StepDefinitionError)
     assert (result.error.step, log) == ("pay", [])
+
+
+@pytest.mark.parametrize(
+    ("decided", "output", "paid"), [({"done": {"pay": 7}}, 7, [1]), ({"not_done": ["pay"]}, 2, [1, 2])]
+)
+def test_a_decision_counts_for_a_step_that_was_done_with_other_arguments(
+    reopen: Callable[[], Any], decided: dict[str, Any], output: int, paid: list[int]
+) -> None:
+    amount, calls = [1], list[int]()
+
+    def pay(number: int) -> int:
+        calls.append(number)
+        return number
+
+    def close() -> None:
+        if amount == [1]:
+            raise ValueError("not today")
+
+    @workflow("paying")
+    def paying() -> Generator[Any, Any, int]:
+        number = yield step("amount").python(amount.copy).version(str(amount[0])).checkpoint()
+        paid = yield step("pay").python(pay, number[0]).at_most_once().checkpoint()
+        yield step("close").python(close).checkpoint()
+        return int(paid)
+
+    WorkflowEngine(reopen()).run_sync(paying, workflow_id="run")
+    amount[0] = 2
+    for _ in range(2):
+        with pytest.raises(StaleStepError):
+            WorkflowEngine(reopen()).resume_sync(paying, workflow_id="run").unwrap()
+    options = RunOptions(**decided)
+    plan = WorkflowEngine(reopen()).plan_sync(paying, workflow_id="run", options=options)
+    assert not plan.stops
+    assert WorkflowEngine(reopen()).resume_sync(paying, workflow_id="run", options=options).unwrap() == output
+    assert calls == paid

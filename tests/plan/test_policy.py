@@ -159,6 +159,7 @@ ALL = {"require_all": True}
 ONE_OF = {"require_all": False, "allow_partial": True, "min_verified": 1}
 TWO_OF = {"require_all": False, "allow_partial": True, "min_verified": 2}
 
+ONCE = step("pay").python(abs, -1).at_most_once()
 SETTLEMENTS = [  # policy, answers, what is done: run, ask, or rely on it
     (ALL, (YES,), None),
     (ALL, (YES, YES), None),
@@ -204,7 +205,7 @@ def test_only_a_proof_is_relied_on_only_a_denial_is_run_and_all_else_is_asked(
 ) -> None:
     found = report(pack, answers)
     assert settle_started(found) is (settlement or Settlement.ADOPT)
-    assert settle_done(found) is (settlement or Settlement.REUSE)
+    assert settle_done(ONCE, found, ResumePolicy()) is (settlement or Settlement.REUSE)
 
 
 @pytest.mark.parametrize(("pack", "answers", "settlement"), SETTLEMENTS)

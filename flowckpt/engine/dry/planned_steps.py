@@ -23,14 +23,17 @@ from flowckpt.engine.rules.in_doubt import (
     LEFT_DONE,
     Question,
     Settlement,
+    describe_start,
     open_question,
     repeats_effect,
+    settle_by_user,
     settle_done,
     settle_started,
 )
 from flowckpt.engine.rules.judge import CONTINUES, evidence_reasons, keep_partial, moved_reasons, partial_reasons
 from flowckpt.engine.rules.plan import Decision, PlannedStep, find_message_for, wait_reason
 from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ReuseMode
+from flowckpt.engine.run.in_doubt import may_be_running
 from flowckpt.engine.run.result_cache import Cached, ResultCache
 from flowckpt.engine.run.resumption import Resumption
 from flowckpt.engine.values.failures import read_answer
@@ -38,13 +41,18 @@ from flowckpt.engine.values.placeholders import make_placeholder
 from flowckpt.engine.values.superseded import GUARDED
 from flowckpt.evidence.claims import Evidence, EvidencePack
 from flowckpt.execution.claims import WRITES, ClaimChecker, file_digests, is_open
-from flowckpt.execution.python import is_left_running
 from flowckpt.execution.runner import output_annotation, restore_value
 
 if TYPE_CHECKING:
     from flowckpt.evidence.report import VerificationReport
 
 
+_OF_STARTED = {
+    Settlement.ASK: "its evidence cannot tell whether it was done, and the resume stops",
+    Settlement.ADOPT: "its evidence proves that it was done: it is adopted",
+    Settlement.RUN: "its evidence shows that it was not done: it is run",
+    Settlement.FORCE: "it is forced to run again",
+}
 MOST_ASSUMED = 8
 """How many assumed steps the plan of a step names at most; a long loop has thousands."""
 
@@ -227,6 +235,9 @@ class PlannedSteps(DryResponder):
     ) -> tuple[Decision, tuple[Reason, ...]]:
         """Decide about a step that was done and would run again."""
         judge = self.resumption.judge
+        if question is Question.SETTLED:
+            decision, reason = self._judge_settled(step, result.path, result)
+            return decision, (*reasons, reason)
         if question is Question.STARTED:
             return Decision.IN_DOUBT, (*reasons, *await self._judge_started(step, result.path, has_failed=True))
         if question is Question.DONE:
@@ -245,22 +256,17 @@ class PlannedSteps(DryResponder):
         self, step: Step[Any], result: StepResult, reasons: tuple[Reason, ...]
     ) -> tuple[Decision, tuple[Reason, ...]]:
         """Decide about a step that was done by the same call and would run again."""
-        settled = self.resumption.judge.policy.settled.get(result.path)
-        if settled is not None and step.modifiers.is_at_most_once:
-            decision = Decision.REUSE if settled.is_done and settled.make is None else Decision.IN_DOUBT
-            detail = f"{settled.sentence}: it is {'adopted' if settled.is_done else 'run'}"
-            return decision, (*reasons, Reason(ReasonKind.STARTED, detail))
         report = self.doubts.get(result.path)
         if is_open(report):
             report = await self.verifying.verify_again(step, result, restore_value)
-        settlement = Settlement.ASK if report is None else settle_done(report)
+        settlement = settle_done(step, report, self.resumption.judge.policy)
         if settlement is Settlement.REUSE:
             return Decision.REUSE, (*reasons, Reason(ReasonKind.STARTED, "it was done, as its evidence shows"))
-        if settlement is Settlement.RUN or self.resumption.judge.policy.is_forced:
+        if settlement is Settlement.LEAVE:
+            return Decision.REUSE, (*reasons, LEFT_DONE)
+        if settlement is not Settlement.ASK:
             return Decision.RERUN, reasons
         if not step.modifiers.is_at_most_once:
-            if self.resumption.judge.policy.on_stale is OnStale.REUSE:
-                return Decision.REUSE, (*reasons, LEFT_DONE)
             self.stop_at(result.path, str(LEFT_DONE), repeats_effect=True)
             return Decision.RERUN, (*reasons, LEFT_DONE)
         self.stop_at(result.path, "it was done, and its evidence cannot tell whether its effect still holds")
@@ -280,18 +286,23 @@ class PlannedSteps(DryResponder):
         moved = () if done is None else moved_reasons(step, done, resumption.judge.secrets)
         is_in_doubt, policy = path in resumption.in_doubt, resumption.judge.policy
         question = open_question(step, path, done, policy, is_moved=bool(moved), is_in_doubt=is_in_doubt)
-        if question is Question.STARTED:
-            reasons = await self._judge_started(step, path, has_failed=path not in resumption.in_doubt)
+        reasons: tuple[Reason, ...] = () if reason is None else (reason,)
+        is_settled = question is Question.SETTLED and (done is None or not done.success)
+        if is_settled or question is Question.STARTED:
+            if is_settled:
+                reasons = (self._judge_settled(step, path, done)[1],)
+            else:
+                reasons = await self._judge_started(step, path, has_failed=not is_in_doubt)
             self.steps.append(
                 PlannedStep(path, Decision.IN_DOUBT, reasons, self.list_assumed(), location=command.location)
             )
             return None
         if question is not Question.NONE and old is not None:
-            self.add(old, *await self._judge_done(question, step, old, () if reason is None else (reason,)))
+            self.add(old, *await self._judge_done(question, step, old, reasons))
             return old
         wait = wait_in(resumption.latest.metadata, path) if step.action.is_waiting or step.modifiers.retry else None
         if wait is None and (cached := await self._find_cached(step, path)) is not None:
-            reasons = (*(() if reason is None else (reason,)), Reason(ReasonKind.CACHED, cached.sentence))
+            reasons += (Reason(ReasonKind.CACHED, cached.sentence),)
             self.steps.append(
                 PlannedStep(path, Decision.CACHED, reasons, self.list_assumed(), location=command.location)
             )
@@ -300,7 +311,7 @@ class PlannedSteps(DryResponder):
         if old is not None:
             if wait is not None and wait.is_newer_than(old):
                 of_state = (*of_state, await self._explain_wait(wait))
-            self.add(old, Decision.RERUN, (*(() if reason is None else (reason,)), *of_state))
+            self.add(old, Decision.RERUN, (*reasons, *of_state))
             ended_it = reason is not None and reason.kind is ReasonKind.FAILED
             return old if path in resumption.cut and not ended_it else None
         if wait is not None:
@@ -342,24 +353,23 @@ class PlannedSteps(DryResponder):
 
     async def _judge_started(self, step: Step[Any], path: str, *, has_failed: bool) -> tuple[Reason, ...]:
         """Decide, by its evidence, about a started step that must not be done twice."""
-        settled = self.resumption.judge.policy.settled.get(path)
-        if settled is not None:
-            if settled.make is not None:
-                settled.make(output_annotation(step.action))  # refuses an output that does not fit
-            detail = f"{settled.sentence}: it is {'adopted' if settled.is_done else 'run'}"
-            return (Reason(ReasonKind.STARTED, detail),)
+        policy = self.resumption.judge.policy
         report = await self.verifying.verify_in_doubt(step)
-        settlement = settle_started(report, may_be_running=is_left_running(self.workflow_id, path))
-        ended = "it failed" if has_failed else "it was started, and its end was never recorded"
-        if settlement is Settlement.ASK and not self.resumption.judge.policy.is_forced:
-            detail = "its evidence cannot tell whether it was done, and the resume stops"
+        is_running = may_be_running(policy, self.workflow_id, path)
+        settlement = settle_started(report, is_forced=policy.is_forced, may_be_running=is_running)
+        ended = describe_start(has_failed=has_failed)
+        if settlement is Settlement.ASK:
             self.stop_at(path, f"{ended}, and its evidence cannot tell whether it was done")
-        elif settlement is Settlement.ADOPT:
-            detail = "its evidence proves that it was done: it is adopted"
-        else:
-            denied = settlement is Settlement.RUN
-            detail = "its evidence shows that it was not done: it is run" if denied else "it is forced to run again"
-        return (Reason(ReasonKind.STARTED, f"{ended}; {detail}"), *evidence_reasons(report))
+        return (Reason(ReasonKind.STARTED, f"{ended}; {_OF_STARTED[settlement]}"), *evidence_reasons(report))
+
+    def _judge_settled(self, step: Step[Any], path: str, old: StepResult | None) -> tuple[Decision, Reason]:
+        """Follow the user's decision about a step."""
+        settled = self.resumption.judge.policy.settled[path]
+        if settled.make is not None:
+            settled.make(output_annotation(step.action))  # refuses an output that does not fit
+        is_reused = settle_by_user(settled, old) is Settlement.REUSE
+        detail = f"{settled.sentence}: it is {'adopted' if settled.is_done else 'run'}"
+        return Decision.REUSE if is_reused else Decision.IN_DOUBT, Reason(ReasonKind.STARTED, detail)
 
     def list_assumed(self) -> tuple[str, ...]:
         """Return steps that run again before the next one: only the first if it causes all others, else a few."""

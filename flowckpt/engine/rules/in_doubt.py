@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from flowckpt.core.dsl import Step
 from flowckpt.core.identity.call import argument_differences
 from flowckpt.core.records import StepResult
-from flowckpt.engine.rules.reasons import Reason, ReasonKind, ResumePolicy
+from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ResumePolicy, Settled
 
 if TYPE_CHECKING:
     from flowckpt.evidence.report import VerificationReport
@@ -31,8 +31,12 @@ class Settlement(StrEnum):
     """The decision about a step that may have been done."""
 
     RUN = "run"
+    FORCE = "force"
+    """Nothing is known, and the user forces it: run it."""
     ADOPT = "adopt"
     REUSE = "reuse"
+    LEAVE = "leave"
+    """Its effect was not undone, and the user asked for the recorded results: reuse it."""
     ASK = "ask"
 
 
@@ -40,6 +44,8 @@ class Question(StrEnum):
     """The question to answer before a step runs."""
 
     NONE = "none"
+    SETTLED = "settled"
+    """The user has decided whether the step was done: does its recorded output count?"""
     STARTED = "started"
     """The step was started and failed, or its end is unknown: was it done?"""
     DONE = "done"
@@ -89,6 +95,8 @@ def open_question(
         is_in_doubt: whether its start was recorded and its end was not.
     """
     is_at_most_once = step.modifiers.is_at_most_once
+    if is_at_most_once and path in policy.settled:
+        return Question.SETTLED
     if is_at_most_once and is_in_doubt:
         return Question.STARTED
     if old is None or path == policy.from_path:
@@ -102,17 +110,37 @@ def open_question(
     return Question.MOVED if is_moved else Question.DONE
 
 
-def settle_started(report: VerificationReport, *, may_be_running: bool = False) -> Settlement:
-    """Decide about a step with a recorded start and no recorded end.
+def settle_by_user(settled: Settled, old: StepResult | None) -> Settlement:
+    """Follow the user's decision about a step; the output of its earlier result counts, unless the user gave another.
+
+    Args:
+        settled: the decision.
+        old: its earlier result, if there is one.
+    """
+    if not settled.is_done:
+        return Settlement.RUN
+    return Settlement.REUSE if old is not None and old.success and settled.make is None else Settlement.ADOPT
+
+
+def describe_start(*, has_failed: bool) -> str:
+    """Return how the last call of a step in doubt ended."""
+    return "it failed" if has_failed else "it was started, and its end was never recorded"
+
+
+def settle_started(report: VerificationReport, *, is_forced: bool = False, may_be_running: bool = False) -> Settlement:
+    """Decide about a step that was started and has failed, or has no recorded end.
 
     Args:
         report: the verdicts on its claims, checked as for a step in doubt.
+        is_forced: whether the user forces it if nothing is known.
         may_be_running: whether the process that started it may still be running it, as after `--steal` from a live
             owner. Then an effect that is missing now may still happen.
     """
     if report.verified:
         return Settlement.ADOPT
-    return Settlement.RUN if report.outcome == "failed" and not may_be_running else Settlement.ASK
+    if report.outcome == "failed" and not may_be_running:
+        return Settlement.RUN
+    return Settlement.FORCE if is_forced else Settlement.ASK
 
 
 def is_same_call(result: StepResult, arguments: Mapping[str, Any], version: str | None) -> bool:
@@ -126,14 +154,25 @@ def is_same_call(result: StepResult, arguments: Mapping[str, Any], version: str 
     return not argument_differences(result.arguments, arguments) and result.version == version
 
 
-def settle_done(report: VerificationReport) -> Settlement:
+def settle_done(step: Step[Any], report: VerificationReport | None, policy: ResumePolicy) -> Settlement:
     """Decide about a step that was done with the same arguments, and would run again because an earlier step does.
 
     Args:
-        report: the verdicts on its recorded claims.
+        step: the step as it is yielded now.
+        report: the verdicts on its recorded claims; None if it has none.
+        policy: the policy of the resume.
     """
-    if report.verified:
+    if report is not None and report.verified:
         return Settlement.REUSE
-    if any(verdict.evidence.role == "reads" and verdict.is_against for verdict in report.verdicts):
-        return Settlement.ASK  # it was done with other files
-    return Settlement.RUN if report.outcome == "failed" else Settlement.ASK
+    if report is not None and report.outcome == "failed" and not _has_other_files(report):
+        return Settlement.RUN
+    if policy.is_forced:
+        return Settlement.FORCE
+    if not step.modifiers.is_at_most_once and policy.on_stale is OnStale.REUSE:
+        return Settlement.LEAVE
+    return Settlement.ASK
+
+
+def _has_other_files(report: VerificationReport) -> bool:
+    """Return whether a step was done with other files than there are now."""
+    return any(verdict.evidence.role == "reads" and verdict.is_against for verdict in report.verdicts)

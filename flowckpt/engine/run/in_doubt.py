@@ -9,9 +9,18 @@ import attrs
 from flowckpt.core.dsl import Step
 from flowckpt.core.identity.call import CallIdentity
 from flowckpt.core.records import StepResult
-from flowckpt.engine.rules.in_doubt import LEFT_DONE, Question, Settlement, open_question, settle_done, settle_started
+from flowckpt.engine.rules.in_doubt import (
+    LEFT_DONE,
+    Question,
+    Settlement,
+    describe_start,
+    open_question,
+    settle_by_user,
+    settle_done,
+    settle_started,
+)
 from flowckpt.engine.rules.judge import Judge, moved_reasons
-from flowckpt.engine.rules.reasons import OnStale, Reason, ResumePolicy, Settled
+from flowckpt.engine.rules.reasons import OnStale, Reason, ResumePolicy
 from flowckpt.engine.values.failures import stale_step_error
 from flowckpt.engine.values.superseded import ON_RERUN, Superseded
 from flowckpt.errors import StepInDoubtError
@@ -75,12 +84,11 @@ class InDoubtResolver:
                 decided.
         """
         path, step = call.path, call.step
-        settled = self.policy.settled.get(path) if step.modifiers.is_at_most_once else None
-        if settled is not None:
-            return await self._follow_decision(call, settled)
         old, is_in_doubt = self.superseded.get(path), path in self.in_doubt
         moved = () if old is None else moved_reasons(step, old, self.judge.secrets)
         question = open_question(step, path, old, self.policy, is_moved=bool(moved), is_in_doubt=is_in_doubt)
+        if question is Question.SETTLED:
+            return await self._follow_decision(call, old)
         resolution = RUN
         if question is Question.STARTED:
             resolution = await self._resolve_started(call, has_failed=not is_in_doubt)
@@ -105,26 +113,37 @@ class InDoubtResolver:
             raise stale_step_error(self.workflow_id, old.path, moved, repeats_effect=True)
         return Resolution(reused=old) if answer is OnStale.REUSE else RUN
 
-    async def _follow_decision(self, call: StepCall, settled: Settled) -> Resolution:
-        """Follow the user's decision; if the step has an earlier result, that is its output."""
-        old = self.superseded.get(call.path)
-        if not settled.is_done:
-            return RUN
-        if old is not None and old.success and settled.make is None:
-            return Resolution(reused=old)
+    async def _follow_decision(self, call: StepCall, old: StepResult | None) -> Resolution:
+        """Follow the user's decision."""
+        settled = self.policy.settled[call.path]
+        settlement = settle_by_user(settled, old)
+        if settlement is not Settlement.ADOPT:
+            return Resolution(reused=old) if settlement is Settlement.REUSE else RUN
         call = attrs.evolve(call, tries=1, services=NO_SERVICES)
         return Resolution(outcome=await self.runner.adopt(call, is_vouched=True, make=settled.make))
 
-    async def _resolve_started(self, call: StepCall, *, has_failed: bool) -> Resolution:
+    async def _resolve_started(self, call: StepCall, *, has_failed: bool, is_forced: bool | None = None) -> Resolution:
         """Decide about a step that was started and has failed, or has no recorded end."""
         report = await self.claims.verify_in_doubt(call.step)
-        settlement = settle_started(report, may_be_running=self._may_be_running(call.path))
+        settlement = settle_started(
+            report,
+            is_forced=self.policy.is_forced if is_forced is None else is_forced,
+            may_be_running=may_be_running(self.policy, self.workflow_id, call.path),
+        )
         if settlement is Settlement.ADOPT:
             outcome = await self.runner.adopt(attrs.evolve(call, tries=1, services=NO_SERVICES))
             return Resolution(outcome=outcome, report=report)
         if settlement is Settlement.ASK:
-            self._raise_start_doubt(call.path, report, has_failed=has_failed)
+            raise self._make_start_doubt(call.path, report, has_failed=has_failed)
         return Resolution(report=report)
+
+    async def resolve_retry(self, call: StepCall) -> Resolution:
+        """Decide about a step before it is retried; `--force` does not apply to retries.
+
+        Raises:
+            StepInDoubtError: it is unknown whether the step was done.
+        """
+        return await self._resolve_started(call, has_failed=True, is_forced=False)
 
     async def refuse_doubt(self, step: Step[Any], path: str) -> None:
         """Refuse the resume before any step runs, if a started step stays in doubt.
@@ -136,45 +155,31 @@ class InDoubtResolver:
             self.in_doubt.discard(path)  # it runs again in any case, or is never reached
         elif path in self.in_doubt and path not in self.policy.settled:
             report = await self.claims.verify_in_doubt(step)
-            if settle_started(report, may_be_running=self._may_be_running(path)) is Settlement.ASK:
-                self._raise_start_doubt(path, report, has_failed=False)
+            is_running = may_be_running(self.policy, self.workflow_id, path)
+            if settle_started(report, is_forced=self.policy.is_forced, may_be_running=is_running) is Settlement.ASK:
+                raise self._make_start_doubt(path, report, has_failed=False)
 
-    def _may_be_running(self, path: str) -> bool:
-        return self.policy.is_taken_over or is_left_running(self.workflow_id, path)
-
-    def _raise_start_doubt(self, path: str, report: VerificationReport, *, has_failed: bool) -> None:
+    def _make_start_doubt(self, path: str, report: VerificationReport, *, has_failed: bool) -> StepInDoubtError:
         detail = _describe_doubt(report) if report.verdicts else "it has no evidence"
-        ended = "it failed" if has_failed else "it was started, and its end was never recorded"
+        ended = describe_start(has_failed=has_failed)
         if self.policy.is_taken_over:
             ended += ", and the previous owner of the run may still be running it"
         elif is_left_running(self.workflow_id, path):
             ended += ", and its function still runs after the timeout"
-        self._raise_doubt(path, f"{ended}; {detail}")
-
-    async def resolve_retry(self, call: StepCall) -> Resolution:
-        """Decide about a step before it is retried; `--force` does not apply to retries.
-
-        Raises:
-            StepInDoubtError: it is unknown whether the step was done.
-        """
-        judge = attrs.evolve(self.judge, policy=attrs.evolve(self.policy, is_forced=False, settled={}))
-        unforced = attrs.evolve(self, judge=judge)
-        return await unforced._resolve_started(call, has_failed=True)
+        return StepInDoubtError(self.workflow_id, path, detail=f"{ended}; {detail}", was_done=False)
 
     async def _resolve_done(self, step: Step[Any], old: StepResult) -> Resolution:
         """Decide about a step that was done with the same call; its result was dropped because of an earlier step."""
         report = None if old.evidence is None else await self.claims.verify_again(step, old, restore_value)
-        settlement = Settlement.ASK if report is None else settle_done(report)
-        if settlement is Settlement.REUSE:
+        settlement = settle_done(step, report, self.policy)
+        if settlement in (Settlement.REUSE, Settlement.LEAVE):
             return Resolution(reused=old, report=report)
         if settlement is Settlement.ASK and not step.modifiers.is_at_most_once:
-            if self.policy.on_stale is OnStale.REUSE:
-                return Resolution(reused=old, report=report)
             raise stale_step_error(self.workflow_id, old.path, (LEFT_DONE,), repeats_effect=True)
         if settlement is Settlement.ASK:
             detail = "it has no evidence" if report is None else _describe_doubt(report)
             changed = f"it was done, something that it depends on has changed since, and {detail}"
-            self._raise_doubt(old.path, changed, was_done=True)
+            raise StepInDoubtError(self.workflow_id, old.path, detail=changed, was_done=True)
         return Resolution(report=report)
 
     async def undo_earlier(self, call: StepCall, old: StepResult) -> Outcome | None:
@@ -196,9 +201,10 @@ class InDoubtResolver:
             return Outcome(error=error)
         return None
 
-    def _raise_doubt(self, path: str, detail: str, *, was_done: bool = False) -> None:
-        if not self.policy.is_forced:
-            raise StepInDoubtError(self.workflow_id, path, detail=detail, was_done=was_done)
+
+def may_be_running(policy: ResumePolicy, workflow_id: str, path: str) -> bool:
+    """Return whether the last call of a step may still run: in the previous owner, or here after its timeout."""
+    return policy.is_taken_over or is_left_running(workflow_id, path)
 
 
 def _describe_doubt(report: VerificationReport) -> str:
