@@ -13,7 +13,6 @@ from enum import StrEnum
 import attrs
 
 from flowckpt.core.records import Status, StepResult
-from flowckpt.core.records.result import COMPOSITES
 from flowckpt.core.records.wait import Wait, waits_in
 from flowckpt.engine.rules.crash_loop import KEY as DEATHS
 from flowckpt.engine.rules.paths import ROLLBACK, group_nested, is_stopped, step_of
@@ -163,17 +162,17 @@ class Timeline:
         return (max(each.ended_at for each in self.attempts) - start).total_seconds() * 1000
 
     def counted(self, state: LaneState, *, succeeded: bool = False) -> int:
-        """Return how many steps are in a state, without maps, groups, child workflows and undoings.
+        """Return how many recorded steps are in a state; an undoing is not a step.
 
         Args:
             state: the state.
             succeeded: whether to count only steps that succeeded.
         """
-        uncounted = {*COMPOSITES, ROLLBACK}
         return sum(
             each.state is state
-            and each.kind not in uncounted
-            and (not succeeded or (each.result is not None and each.result.success))
+            and each.result is not None
+            and each.kind != ROLLBACK
+            and (each.result.success or not succeeded)
             for each in self.lanes
         )
 

@@ -74,7 +74,7 @@ def test_a_large_map_is_a_few_lines_and_its_failures(trip: Any) -> None:
     assert "car: could not be undone: OSError: no answer" in lines
     assert "flowckpt: step 'car' could not be undone: OSError: no answer" in lines
     assert "undone: 1, 1 could not be undone" in ran.out
-    assert "steps: 10 executed, 0 restored, 1 failed" in ran.out
+    assert "steps: 11 executed, 0 restored, 2 failed" in ran.out
     shown = trip("show", "one").expect(0).out
     assert "\nundone: hotel\n" in shown and "\ncould not be undone: car\n" in shown
 
@@ -92,7 +92,7 @@ def test_no_rollback_undoes_nothing_and_a_resume_runs_only_what_failed(trip: Any
     assert (ran.document["undone"], ran.document["rollback_failures"]) == ([], [])
     assert trip("resume", "one", "--no-rollback", "--json").expect(1).document["undone"] == []
     (trip.directory / "low").unlink()
-    assert trip("resume", "one", "--json").expect(0).document["steps"] == {"executed": 29, "restored": 9, "failed": 0}
+    assert trip("resume", "one", "--json").expect(0).document["steps"] == {"executed": 35, "restored": 9, "failed": 0}
 
 
 def test_the_steps_are_a_tree_whose_large_maps_are_counted(trip: Any) -> None:
@@ -103,7 +103,7 @@ def test_the_steps_are_a_tree_whose_large_maps_are_counted(trip: Any) -> None:
     at = names.index("sites")
     assert names[at : at + 4] == ["sites", "  sites/[a]", "    sites/[a]/pages", "      sites/[a]/pages/[0]"]
     assert "  pages/[12]" in trip("show", "one", "--steps", "--members").expect(0).out
-    assert "steps: 38 recorded, 38 of them executed" in out
+    assert "steps: 44 recorded, 44 of them executed" in out
     trip("show", "one", "--members").expect(2)
 
 
@@ -112,7 +112,7 @@ def test_a_member_can_be_asked_about_run_again_and_edited(trip: Any) -> None:
     assert trip("plan", "one", "pages/[3]").expect(0).out.startswith("pages/[3]: reuse")
     assert trip("plan", "one").expect(0).out.count("\n") < 20
     again = trip("resume", "one", "--from", "pages/[3]", "--json").expect(0).document
-    assert again["steps"] == {"executed": 7, "restored": 31, "failed": 0}
+    assert again["steps"] == {"executed": 13, "restored": 31, "failed": 0}
     trip("fork", "one", "--id", "two", "--set", "pages/[3]=99").expect(0)
     trip("resume", "two").expect(0)
     steps = {each["path"]: each for each in trip("show", "two", "--json").expect(0).document["steps"]}
@@ -187,7 +187,7 @@ def test_a_map_that_has_ended_collapses_into_a_line() -> None:
 
     above, below = drawn(whole())
     assert above[-1] == "✓ pages  17/17, 1 failed  20 ms"
-    assert below[0].startswith("16 executed, 1 restored, 1 failed") and len(below) == 1
+    assert below[0].startswith("17 executed, 1 restored, 1 failed") and len(below) == 1
 
 
 def test_a_small_group_shows_its_steps() -> None:

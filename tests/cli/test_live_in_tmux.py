@@ -126,7 +126,7 @@ def test_a_person_sees_every_step_and_can_answer_and_debug(screen: Screen) -> No
     lines = screen.wait_for(r"[^✓] talk  ")
     assert any(re.match(r"✓ pages  40/40, 1 failed  .*  saved$", line) for line in lines)
     assert "a line of the user" in screen.wait_for(r"^a line of the user")
-    assert re.match(r"40 executed, 0 restored, 1 failed", lines[-1])
+    assert re.match(r"41 executed, 0 restored, 1 failed", lines[-1])
     screen.release("talked")
 
     screen.wait_for(r"^bar 2 of 3$", is_last=True)  # the bar has the line for itself, and nothing is drawn below it
@@ -145,6 +145,6 @@ def test_a_person_sees_every_step_and_can_answer_and_debug(screen: Screen) -> No
     ended = [line.split()[1] for line in lines if line[:1] in "✓✗"]
     assert ended == ["pages/[7]", "pages", "talk", "bar", "ask", "secret", "debug"]
     counts = [line for line in lines if "executed" in line]
-    assert len(counts) == 2 and counts[0].startswith("45 executed, 0 restored, 1 failed")  # drawn, and in the summary
-    assert counts[1] == "steps: 45 executed, 0 restored, 1 failed"
+    assert len(counts) == 2 and counts[0].startswith("46 executed, 0 restored, 1 failed")  # drawn, and in the summary
+    assert counts[1] == "steps: 46 executed, 0 restored, 1 failed"
     assert "output: 'momo 5 42'" in lines

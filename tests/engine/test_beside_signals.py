@@ -103,5 +103,5 @@ def test_a_signal_in_a_fan_out_keeps_what_ended_and_leaves_nothing_running(
     assert processes_about(tmp_path) == []
     (tmp_path / "go").touch()
     resumed = subprocess.run([*command, "again"], capture_output=True, text=True, timeout=120, check=True)
-    assert resumed.stdout == "completed 4 4 None\n"
+    assert resumed.stdout == "completed 5 4 None\n"
     assert sorted(done.read_text().split()) == [str(n) for n in range(8)]

@@ -316,7 +316,7 @@ def test_an_exporter_that_raises_changes_no_run_and_is_logged(when, caplog):
         return (yield step("map").map(abs, [1, -2]).checkpoint())
 
     assert engine.run_sync(flow, workflow_id="one").output == [1, 2]
-    assert engine.resume_sync(flow, workflow_id="one").steps.restored == 3
+    assert engine.resume_sync(flow, workflow_id="one").steps.restored == 4
     assert not trace.get_current_span().get_span_context().is_valid
     assert "a listener failed at Workflow" in caplog.text and "the exporter is broken" in caplog.text
 

@@ -40,7 +40,7 @@ def test_a_file_that_comes_later_is_the_only_one_that_is_read(engine: WorkflowEn
     (folder / "new").write_text("three")
     options = RunOptions(from_step="files", reuse=ReuseMode.INPUTS)
     result = engine.resume_sync(flow, workflow_id="run", options=options)
-    assert (result.output, result.steps.executed, result.steps.restored) == (3, 3, 2)
+    assert (result.output, result.steps.executed, result.steps.restored) == (3, 4, 2)
 
 
 def test_statistics_of_texts(engine: WorkflowEngine, tmp_path: Path) -> None:

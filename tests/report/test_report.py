@@ -46,7 +46,7 @@ def report_of(command, run, *options):
 def test_the_first_sentence_says_what_happened(etl):
     page = _Page(report_of(etl, "one"))
     assert re.search(
-        r"Completed after \d.* of work in 3 attempts.*\. Crashed once \(in publish\)\. 31 results reused, 4 steps executed\.",
+        r"Completed after \d.* of work in 3 attempts.*\. Crashed once \(in publish\)\. 32 results reused, 5 steps executed\.",
         page.text,
     )
 
@@ -113,7 +113,7 @@ def test_a_rollback_is_not_an_attempt_of_work(etl):
     etl("run", "pipeline.py", "--id", "back").expect(0)
     etl("rollback", "back", "fetch").expect(0)
     text = _Page(report_of(etl, "back")).text
-    assert re.search(r"of work in 1 attempt( over .*)?\. 1 step executed, 34 results no longer count\.", text)
+    assert re.search(r"of work in 1 attempt( over .*)?\. 1 step executed, 36 results no longer count\.", text)
 
 
 def test_markup_from_a_run_stays_text(etl):

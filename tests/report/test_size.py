@@ -40,7 +40,7 @@ def text():
 
 def test_a_report_of_100_000_steps_is_smaller_than_5_mb(text):
     assert len(text.encode()) < 5_000_000
-    assert "Completed after 5 min. 100000 steps executed." in text
+    assert "Completed after 5 min. 100001 steps executed." in text
 
 
 SCROLL = """async () => {

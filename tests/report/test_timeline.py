@@ -118,4 +118,4 @@ def test_a_member_that_was_stopped_has_not_failed():
     report = asyncio.run(read_report(store, "one"))
     states = {each.path: each.state.value for each in report.timeline.lanes}
     assert states == {"parallel": "executed", "parallel/[fast]": "executed", "parallel/[late]": "stopped"}
-    assert report.sentence.endswith("1 step executed.")
+    assert report.sentence.endswith("2 steps executed.")

@@ -10,7 +10,6 @@ import click
 
 from flowckpt.cli.next_steps import wait_lines
 from flowckpt.cli.options import Command, RunName, StepName, color_option, json_option, store_option
-from flowckpt.cli.progress.state import COMPOSITES
 from flowckpt.cli.render.documents import (
     attempt_document,
     read_recorded_claims,
@@ -75,7 +74,6 @@ _CHECKPOINTS = ("CHECKPOINT", "SEQUENCE", "ATTEMPT", "REASON", "STEPS", "SAVED",
 _HISTORY = ("ATTEMPT", "CHECKPOINT", "SEQUENCE", "REASON", "STEPS", "SAVED", "STANDING")
 _GENERATIONS = ("GENERATION", "STARTED", "ENDED", "STEPS", "ATTEMPTS", "INPUTS")
 _RESULTS = ("ATTEMPT", "STEP", "RESULT", "TIME", "STARTED", "OUTPUT", "STANDING")
-_UNCOUNTED = {*COMPOSITES, ROLLBACK}
 _VERDICTS = {True: "yes", False: "no", None: "-"}
 _ANSWERS = {"yes": True, "no": False, "none": None}
 
@@ -363,12 +361,14 @@ def _origin_lines(run: StoredRun) -> list[str]:
 
 
 def _lines_of_counts(latest: CheckpointData) -> list[str]:
-    counted = [result for result in latest.step_results if result.step_type not in _UNCOUNTED]
-    executed = sum(result.attempt == latest.attempt and not result.source for result in counted)
-    taken = sum(bool(result.source) for result in counted)
+    results = latest.step_results
+    executed = sum(
+        result.attempt == latest.attempt and not result.source and result.step_type != ROLLBACK for result in results
+    )
+    taken = sum(bool(result.source) for result in results)
     others = f", {taken} taken from other runs" if taken else ""
-    lines = [f"steps: {len(counted)} recorded, {executed} of them executed by attempt {latest.attempt}{others}"]
-    figures = sum_figures(latest.step_results)
+    lines = [f"steps: {len(results)} recorded, {executed} of them executed by attempt {latest.attempt}{others}"]
+    figures = sum_figures(results)
     return [*lines, f"figures: {figures_text(figures)}"] if figures else lines
 
 

@@ -180,7 +180,7 @@ class PlainLines(Progress):
         self._fan_outs.note(event)
         if isinstance(event, StepRestored) and event.taken_from:
             self._counts.restored += 1
-        elif isinstance(event, StepRestored) and not self._fan_outs.is_composite(path):
+        elif isinstance(event, StepRestored):
             self._counts.restore(is_reverified=self._claims.pop(path, 0) > 0)
         if isinstance(event, StepsRestored):
             self._counts.restore(event.steps, is_reverified=False)

@@ -233,8 +233,7 @@ class LiveProgress(Progress):
                 return
             self._line = self._end_line(event.path).append(f"  taken from run {shorten(event.taken_from, 80)}", "cyan")
             return
-        if not self._fan_outs.is_composite(event.path):
-            self._counts.restore(is_reverified=is_reverified)
+        self._counts.restore(is_reverified=is_reverified)
         if not event.success:
             self._show_restored()
             self._show(self._end_line(event.path, success=False).append("  restored, with its failure", "red"))
@@ -281,12 +280,12 @@ class LiveProgress(Progress):
         self._end(event, "")
 
     def _on_failed(self, event: Any) -> None:
-        self._counts.failed += not self._fan_outs.is_composite(event.path)
+        self._counts.failed += 1
         self._end(event, f"{event.error_type}: {event.error_message}")
 
     def _end(self, event: Any, failure: str) -> None:
         path, members = event.path, ""
-        self._counts.executed += not self._fan_outs.is_composite(path)
+        self._counts.executed += 1
         self._running.pop(path, None)
         has_evidence = path in self._verified
         self._verified.discard(path)

@@ -91,7 +91,6 @@ class Counts:
 # Maps and groups of a run. A large one is shown as one line.
 
 
-COMPOSITES = frozenset({"map", "parallel", "workflow"})
 _FAN_OUTS = frozenset({"map", "parallel"})
 _MOST_SHOWN = 8
 
@@ -133,11 +132,6 @@ class FanOuts:
 
     def __init__(self) -> None:
         self._fan_outs: dict[str, FanOutProgress] = {}
-        self._composites: set[str] = set()
-
-    def is_composite(self, path: str) -> bool:
-        """Return whether a step is made of steps, which are counted instead of it."""
-        return path in self._composites
 
     def get(self, path: str) -> FanOutProgress | None:
         """Return the progress of a running map or group; None if there is none at the path."""
@@ -160,8 +154,6 @@ class FanOuts:
         if kind == "StepStarted":
             self._count_start(event)
         elif kind == "StepRestored":
-            if getattr(event, "step_type", "") in COMPOSITES:
-                self._composites.add(path)
             self._count_end(path, has_failed=not getattr(event, "success", True))
         elif kind in ("StepCompleted", "StepFailed", "StepAdopted"):
             self._count_end(path, has_failed=kind == "StepFailed")
@@ -171,8 +163,6 @@ class FanOuts:
         self._fan_outs.pop(path, None)
 
     def _count_start(self, event: Any) -> None:
-        if event.step_type in COMPOSITES:
-            self._composites.add(event.path)
         if event.step_type in _FAN_OUTS:
             fan_out = self._fan_outs.setdefault(event.path, FanOutProgress(event.path))
             fan_out.total, fan_out.has_started, fan_out.done_before = event.members, True, fan_out.done

@@ -234,14 +234,13 @@ class Recorder:
         step, path, identity, checkpointer = call.step, call.path, call.identity, self.checkpointer
         action, modifiers, failure, outcome = call.action, call.modifiers, end.failure, end.outcome
         marks, more = end.marks, end.more
-        if not action.is_composite:
-            notifier = self.notifier
-            if end.is_adopted or end.taken_from:
-                notifier.restored += 1
-            else:
-                notifier.executed += 1
-            if failure is not None:
-                notifier.failed += 1
+        notifier = self.notifier
+        if end.is_adopted or end.taken_from:
+            notifier.restored += 1
+        else:
+            notifier.executed += 1
+        if failure is not None:
+            notifier.failed += 1
         if self.in_doubt:
             self.in_doubt.discard(path)
         if not modifiers.is_plain:

@@ -31,7 +31,7 @@ from flowckpt.core.records import (
 )
 from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.listing import IMPORTED
-from flowckpt.core.records.result import COMPOSITES, sum_figures
+from flowckpt.core.records.result import sum_figures
 from flowckpt.core.records.wait import ENDED, STOPPED, TAKEN, birth_of, open_waits
 from flowckpt.core.replay import Replay
 from flowckpt.core.system import ids
@@ -765,7 +765,7 @@ class RecordedEnd:
             status,
             codec.decode(tree, workflow.output_type, place="the workflow's output") if is_completed else None,
             latest.attempt,
-            StepCounts(restored=sum(each.step_type not in COMPOSITES for each in results) if is_completed else 0),
+            StepCounts(restored=len(results) if is_completed else 0),
             0.0,
             None if is_completed else _recorded_error(workflow_id, status, latest),
             failure=latest.error,

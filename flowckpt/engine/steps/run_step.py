@@ -283,7 +283,8 @@ async def is_still_valid(
 
 
 async def note_restored(run: RunContext, step: Step[Any], result: StepResult, *, is_spare: bool) -> None:
-    """Keep a restored result and its undo, and emit that the step is restored."""
+    """Count a restored result, keep it and its undo, and emit that the step is restored."""
+    run.notifier.restored += 1
     if is_spare:
         run.recorder.restore(result)
     if step.modifiers.rollback is not None and result.success and not step.action.modifies_members:
@@ -299,7 +300,6 @@ async def restore_step(run: RunContext, step: Step[Any], result: StepResult, *, 
     Raises:
         DecodingError: the record does not fit the step's annotation.
     """
-    run.notifier.restored += 1
     await note_restored(run, step, result, is_spare=is_spare)
     answer = read_answer(step, result)
     if result.success and result.evidence is not None and step.action.step_type == "approval":

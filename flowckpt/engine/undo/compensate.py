@@ -334,7 +334,7 @@ class UndoAttempt:
 
         async def found(step: Step[Any], result: StepResult) -> None:
             action = step.action
-            run.notifier.restored += not action.is_composite
+            run.notifier.restored += 1
             if run.notifier.emit is not None:
                 fields = result.path, result.success, result.duration_ms, action.step_type
                 await run.notifier.emit(events.StepRestored(run.workflow_id, *fields))

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class StepCounts(FieldEquality):
     """The number of steps in one attempt.
 
+    A map, a group and a child workflow count once each, like every step inside them.
+
     Attributes:
         executed: steps executed by this attempt, including failed ones.
         restored: results from the record.
