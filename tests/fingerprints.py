@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from hashlib import sha256
 
-from flowckpt.core.identity.fingerprint import FORM, write_tree
+from flowckpt.core.identity.fingerprint import FORM, format_tree
 
 
 def fingerprint_of_source(source: str) -> str:
@@ -22,4 +22,4 @@ def fingerprint_of_source(source: str) -> str:
         return ""
     if is_indented:
         tree = ast.Module(tree.body[0].body, [])  # type: ignore[attr-defined]
-    return FORM + sha256(write_tree(tree).encode()).hexdigest()
+    return FORM + sha256(format_tree(tree).encode()).hexdigest()

@@ -450,7 +450,7 @@ class SecondDrive:
         """Run an ephemeral step, as every replay does."""
         step, path = command.step, command.path
         with in_body(False):
-            outcome = await self._runner.attempt(StepCall.first("", path, 1, step, CallIdentity(), _SERVICES))
+            outcome = await self._runner.make_try(StepCall.first("", path, 1, step, CallIdentity(), _SERVICES))
         if outcome.error is None:
             return outcome.value, None
         return None, step_failure(path, record_error(outcome.error, path=path))
@@ -489,7 +489,7 @@ class SecondDrive:
 
     def note(self, kind: str, path: str, recorded: str, now: str, where: str) -> None:
         """Note a difference, with secrets removed; see `Difference`."""
-        text = self._secrets.text
+        text = self._secrets.redact
         self.differences.append(Difference(kind, path, text(recorded), text(now), where, self._place))
 
 

@@ -58,15 +58,15 @@ def record_error(
     """
     if isinstance(error, RemoteError):
         recorded = error.recorded
-        message, trace = secrets.text(recorded.message), _shorten(secrets.text(recorded.traceback))
-        remedy = secrets.text(recorded.remedy)
+        message, trace = secrets.redact(recorded.message), _shorten(secrets.redact(recorded.traceback))
+        remedy = secrets.redact(recorded.remedy)
         return attrs.evolve(recorded, message=message, traceback=trace, path=path, tries=tries, remedy=remedy)
     if isinstance(error, StepFailedError):
         is_nested = path not in ("", error.path)  # a child workflow has no members whose records name the failure
-        trace = _shorten(secrets.text(error.trace if is_nested else error.traceback))
-        message = secrets.text(error.error_message)
+        trace = _shorten(secrets.redact(error.trace if is_nested else error.traceback))
+        message = secrets.redact(error.error_message)
         causes = tuple(each.path for each in error.causes) if isinstance(error, FanOutFailedError) else ()
-        remedy = secrets.text(error.remedy)
+        remedy = secrets.redact(error.remedy)
         return StepError(
             error.error_type, message, tuple(error.error_bases), trace, error.path, error.tries, causes, remedy=remedy
         )
@@ -74,11 +74,11 @@ def record_error(
         type_name(base) for base in type(error).__mro__ if f"{base.__module__}.{base.__qualname__}" not in _COMMON_BASES
     )
     message = error.message if isinstance(error, FlowckptError) else text_of(error)
-    message, trace = secrets.text(message), secrets.text(_format_traceback(error))
+    message, trace = secrets.redact(message), secrets.redact(_format_traceback(error))
     trace = trace if is_whole else _shorten(trace)
-    remedy = _replace_surrogates(secrets.text(error.remedy)) if isinstance(error, FlowckptError) else ""
-    kind = secrets.text(type_name(type(error)))  # a class name created at run time may contain a secret
-    bases = tuple(map(secrets.text, bases))
+    remedy = _replace_surrogates(secrets.redact(error.remedy)) if isinstance(error, FlowckptError) else ""
+    kind = secrets.redact(type_name(type(error)))  # a class name created at run time may contain a secret
+    bases = tuple(map(secrets.redact, bases))
     return StepError(
         _replace_surrogates(kind),
         _replace_surrogates(message),

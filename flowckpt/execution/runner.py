@@ -117,7 +117,7 @@ class StepRunner:
         self.has_places = bool(executors)
         """Whether steps can run outside the engine's own process."""
 
-    async def attempt(self, call: StepCall, *, on_line: Callable[[str, str], None] | None = None) -> Outcome:
+    async def make_try(self, call: StepCall, *, on_line: Callable[[str, str], None] | None = None) -> Outcome:
         """Try a step once.
 
         Args:
@@ -368,7 +368,7 @@ class StepRunner:
         committed = await finish_despite_cancel(committing)
         if self._secrets.is_any:  # captured facts may contain a secret
             refuse_secret_claims(committed.document["pack"], self._secrets, path)
-            committed = attrs.evolve(committed, document=self._secrets.tree(committed.document))
+            committed = attrs.evolve(committed, document=self._secrets.redact_tree(committed.document))
         error = None if committed.report.verified else claims.evidence_error(path, committed.report)
         return Outcome(value, tree, error, committed)
 

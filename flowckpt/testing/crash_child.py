@@ -374,7 +374,7 @@ class _Store(FileCheckpointStore):
 
 
 def watch_attempts(attempt: Callable[..., Any], guard: Guard, log: Log, point: Point | None) -> Callable[..., Any]:
-    """Return a wrapper of `StepRunner.attempt` that logs the try, and dies or fails at the chosen place."""
+    """Return a wrapper of `StepRunner.make_try` that logs the try, and dies or fails at the chosen place."""
     is_failed: list[bool] = []
 
     async def attempt_and_log(self: StepRunner, call: StepCall, **how: Any) -> Outcome:
@@ -441,7 +441,7 @@ def play(workflow: Workflow[..., Any], inputs: Mapping[str, Any], root: Path, tu
     log = Log(root / "log.jsonl")
     guard = Guard(root, log)
     store, clock = _Store(root, log, turn), FakeClock(turn.now)
-    StepRunner.attempt = watch_attempts(StepRunner.attempt, guard, log, turn.point)  # type: ignore[method-assign]
+    StepRunner.make_try = watch_attempts(StepRunner.make_try, guard, log, turn.point)  # type: ignore[method-assign]
     engine = WorkflowEngine(store, clock=clock, max_crashes=0)
     guard.start()
     try:

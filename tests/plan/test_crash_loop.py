@@ -24,7 +24,7 @@ def record(results: int = 0, **fields: Any) -> CheckpointData:
 def resumed(latest: CheckpointData, crashes: CrashCount, **changes: Any) -> CheckpointData:
     """The checkpoint that the resume saves, and perhaps what its attempt saves after it."""
     count, partial = len(latest.step_results), latest.partial
-    metadata = crashes.written_to(latest.metadata, results=count, partial=partial)
+    metadata = crashes.add_to_metadata(latest.metadata, results=count, partial=partial)
     return attrs.evolve(latest, metadata=metadata, saved_at=latest.saved_at + timedelta(seconds=1), **changes)
 
 

@@ -185,11 +185,11 @@ def test_the_last_look_lets_nothing_out_that_no_earlier_one_has_seen(tmp_path, m
 def test_a_secret_is_found_whatever_part_of_it_is_escaped(spelled: str):
     known = KnownSecrets([SECRET])
     assert known.is_in(f"a {spelled} b")
-    assert known.text(f"a{spelled}b").startswith("a(hidden)")
+    assert known.redact(f"a{spelled}b").startswith("a(hidden)")
     assert known.place_in({"x": [f"a {spelled} b"]}, "output") == "output.x[0]"
 
 
 def test_percent_signs_alone_are_not_a_secret():
     known = KnownSecrets([SECRET, "100"])
     text = "50% of 7%2F8, 99%25"
-    assert (known.text(text), known.place_in(text, "x")) == (text, "")
+    assert (known.redact(text), known.place_in(text, "x")) == (text, "")

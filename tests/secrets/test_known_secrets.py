@@ -43,14 +43,14 @@ around = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 def test_no_spelling_of_a_secret_is_left_in_a_text(spelling, value, before, after):
     written = SPELLINGS[spelling](value)
     assume(written not in before + after and "hidden" not in value and len(set(value)) > 2)
-    text = KnownSecrets([Secret(value)]).text(before + written + after)
+    text = KnownSecrets([Secret(value)]).redact(before + written + after)
     assert written not in text.replace("(hidden)", "\0")
 
 
 @given(user=st.text("abcdefgh", max_size=7), value=st.text(min_size=8).filter(lambda text: text.isascii()))
 def test_base64_of_something_longer_gives_nothing_of_the_secret_away_but_its_edges(user, value):
     coded = b64encode(f"{user}:{value}".encode()).decode()
-    shown = KnownSecrets([value]).text(coded)
+    shown = KnownSecrets([value]).redact(coded)
     begins = (len(user) + 1) * 4 // 3 + 2
     assert "(hidden)" in shown
     assert coded[begins : begins + 8] not in shown
@@ -58,24 +58,24 @@ def test_base64_of_something_longer_gives_nothing_of_the_secret_away_but_its_edg
 
 @given(st.text("abc xyz", max_size=50))
 def test_a_text_without_secrets_stays_as_it_is(text):
-    assert KnownSecrets().text(text) == text
-    assert KnownSecrets(["hunter2"]).text(text) == text
+    assert KnownSecrets().redact(text) == text
+    assert KnownSecrets(["hunter2"]).redact(text) == text
 
 
 def test_the_beginning_and_the_end_of_a_long_secret_are_found_where_the_rest_was_cut_off():
     known = KnownSecrets(["abcdefghijklmnopqrstuvwxyz"])
-    assert known.text("got 'abcdefghijklmno…") == "got '(hidden)…"
-    assert known.text("…mnopqrstuvwxyz'") == "…(hidden)'"
+    assert known.redact("got 'abcdefghijklmno…") == "got '(hidden)…"
+    assert known.redact("…mnopqrstuvwxyz'") == "…(hidden)'"
 
 
 def test_each_line_of_a_key_is_a_secret():
     known = KnownSecrets(["-----BEGIN KEY-----\nMIIEvQIBADANBg\nkqhkiG9w0BAQEF\n"])
-    assert known.text("read MIIEvQIBADANBg") == "read (hidden)"
+    assert known.redact("read MIIEvQIBADANBg") == "read (hidden)"
 
 
 def test_short_secrets_go_where_they_stand_as_a_word():
-    assert KnownSecrets(["abc"]).text("abc, cabcab, (abc)") == "(hidden), cabcab, ((hidden))"
-    assert KnownSecrets([1234]).text("1234 12345 1234. 1234.5") == "(hidden) 12345 (hidden). 1234.5"
+    assert KnownSecrets(["abc"]).redact("abc, cabcab, (abc)") == "(hidden), cabcab, ((hidden))"
+    assert KnownSecrets([1234]).redact("1234 12345 1234. 1234.5") == "(hidden) 12345 (hidden). 1234.5"
 
 
 @attrs.frozen
@@ -96,11 +96,11 @@ class Login:
     ids=["text", "bytes", "mapping", "object", "secret"],
 )
 def test_everything_in_a_secret_is_secret(value):
-    assert KnownSecrets([Secret(value)]).text("it is hunter2-hunter2!") == "it is (hidden)!"
+    assert KnownSecrets([Secret(value)]).redact("it is hunter2-hunter2!") == "it is (hidden)!"
 
 
 def test_a_number_in_another_form_is_found():
-    assert KnownSecrets([Decimal("123.4567")]).text("123.4567") == "(hidden)"
+    assert KnownSecrets([Decimal("123.4567")]).redact("123.4567") == "(hidden)"
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_an_output_that_holds_a_secret_is_found_with_its_place(tree, place):
 
 def test_short_parts_of_a_secret_of_several_parts_are_none():
     known = KnownSecrets([{"country": "ch", "retries": 3, "is_on": True, "pin": 4711}])
-    assert known.text("3 retries in ch with 4711") == "3 retries in ch with (hidden)"
+    assert known.redact("3 retries in ch with 4711") == "3 retries in ch with (hidden)"
 
 
 class Connection:
@@ -147,7 +147,7 @@ class Connection:
 
 
 def test_an_object_that_leads_everywhere_is_looked_into_once():
-    assert KnownSecrets([Connection()]).text("it is hunter2-hunter2!") == "it is (hidden)!"
+    assert KnownSecrets([Connection()]).redact("it is hunter2-hunter2!") == "it is (hidden)!"
 
 
 def test_it_tells_nothing_of_itself():
@@ -157,4 +157,4 @@ def test_it_tells_nothing_of_itself():
 def test_a_secret_without_a_value_is_nothing_to_look_for():
     known = KnownSecrets(["", None, b"", True, {}, []])
     assert not known.is_any
-    assert known.text("True") == "True"
+    assert known.redact("True") == "True"

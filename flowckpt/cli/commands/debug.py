@@ -91,12 +91,12 @@ def _make_document(history: RunHistory, moment: Moment) -> dict[str, Any]:
         else getattr(moment.function, "__qualname__", repr(moment.function)),
         "arguments": _describe_values(arguments, secrets),
         "is_recorded": moment.is_recorded,
-        "error": secrets.text(moment.error) or None,
+        "error": secrets.redact(moment.error) or None,
     }
 
 
 def _describe_values(values: Mapping[str, Any], secrets: KnownSecrets) -> dict[str, str]:
-    return {name: secrets.text(_describe_value(value)) for name, value in values.items()}
+    return {name: secrets.redact(_describe_value(value)) for name, value in values.items()}
 
 
 def _describe_value(value: Any) -> str:
@@ -152,7 +152,7 @@ class _Session:
             return False
         write(f"{_format_headline(self._history, moment.path, moment.location)}\n")
         if moment.error:
-            write(f"it failed: {escape(self._history.secrets.text(moment.error))}\n")
+            write(f"it failed: {escape(self._history.secrets.redact(moment.error))}\n")
         if moment.path and not moment.is_recorded:
             write("the step has no recorded result: the history ends here\n")
         if moment.function is not None:

@@ -363,7 +363,7 @@ def explain_step(workflow_id: str, wanted: str, latest: CheckpointData, planned:
     result = recorded.get(step.path)
     report = planned.reports.get(step.path)
     if report is None and result is not None:
-        report = run_async(planned.verifying.verify_results([result])).get(step.path)
+        report = run_async(planned.claims.verify_results([result])).get(step.path)
     failure = None
     if result is not None and result.error is not None:
         failure = read_failure(result.error, recorded.values())

@@ -203,7 +203,7 @@ def argument_values(action: Action, path: str, secrets: KnownSecrets) -> dict[st
                 type_name=type_name(type(value)),
                 remedy="Remove .record_arguments(), or pass values that JSON supports, such as a path or a key.",
             ) from error
-    found = secrets.tree(found)
+    found = secrets.redact_tree(found)
     sizes = {name: len(dumps(value).encode()) for name, value in found.items()}
     if (size := sum(sizes.values())) > MOST_RECORDED:
         largest = max(sizes, key=sizes.__getitem__)
@@ -303,7 +303,7 @@ def _digest_value(value: Any, secrets: KnownSecrets) -> Json:
         return value
     try:
         if kind is str:
-            value = secrets.text(value) if secrets.is_any else value
+            value = secrets.redact(value) if secrets.is_any else value
             digest = sha256(b'"')
             digest.update(value.encode("utf-8", "surrogatepass"))
         elif kind is bytes and not secrets.is_any:
@@ -311,10 +311,10 @@ def _digest_value(value: Any, secrets: KnownSecrets) -> Json:
             digest.update(value)
         elif kind is bytes:
             digest = sha256(b"b")
-            digest.update(secrets.text(value.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape"))
+            digest.update(secrets.redact(value.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape"))
         else:
             tree = _Tree(secrets).of(value, 0)
-            digest = sha256(canonical(secrets.tree(tree) if secrets.is_any else tree))
+            digest = sha256(canonical(secrets.redact_tree(tree) if secrets.is_any else tree))
     except StepNotYieldedError:
         raise
     except Exception:  # the value's own code failed; the step must still run
@@ -409,7 +409,7 @@ def _format_argument(name: str, value: Any, secrets: KnownSecrets) -> str:
         return HIDDEN
     if kind in _PLAIN:
         return "" if isinstance(value, int) and abs(value) >= _LIMIT else repr(value)
-    text = secrets.text(str(value))[:4096]
+    text = secrets.redact(str(value))[:4096]
     text = re.sub(_END_OF_URL, r"\1?…", re.sub(_USER_IN_URL, f"://{HIDDEN}@", text))
     if re.search(_TELLING_TEXT, text):
         return HIDDEN

@@ -525,7 +525,7 @@ class Source:
                 names, imports = _used_names(nodes, self.scope)
                 used |= names
                 inner |= imports
-            text = "; ".join(write_tree(list(nodes)) for nodes in definitions)
+            text = "; ".join(format_tree(list(nodes)) for nodes in definitions)
             if self.is_edited:  # the code that runs is unknown: the same only within this process
                 text = f"loaded by {PROCESS_NAME}: {text}"
             known = self._read_definitions[name] = text, tuple(sorted(used)), tuple(sorted(inner))
@@ -786,10 +786,10 @@ def _quoted_names(annotation: ast.expr) -> set[str]:
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
-def write_tree(tree: ast.AST | list[Any]) -> str:
+def format_tree(tree: ast.AST | list[Any]) -> str:
     """Write a tree like `ast.dump`, but the same in every Python version: empty and absent fields are left out."""
     try:
-        return _write_node(tree)
+        return _format_node(tree)
     except RecursionError:  # an expression of a thousand terms is a tree a thousand levels deep
         return _write_deep_tree(tree)
 
@@ -797,7 +797,7 @@ def write_tree(tree: ast.AST | list[Any]) -> str:
 _WITH_EXCEPTIONS = {*_DEFINITIONS, ast.JoinedStr}
 
 
-def _write_node(node: Any) -> str:
+def _format_node(node: Any) -> str:
     # Takes half of the time for the fingerprints of a start, so the three most common kinds of nodes come first.
     kind = type(node)
     if (bare := _BARE.get(kind)) is not None:
@@ -807,16 +807,16 @@ def _write_node(node: Any) -> str:
     if kind is ast.Constant:
         return f"Constant(value={_write_literal(node.value)})"
     if kind is ast.Attribute:
-        return f"Attribute(value={_write_node(node.value)}, attr={node.attr!a}, ctx={_BARE[type(node.ctx)]})"
+        return f"Attribute(value={_format_node(node.value)}, attr={node.attr!a}, ctx={_BARE[type(node.ctx)]})"
     if kind is list:
-        return f"[{', '.join([_write_node(each) for each in node])}]"
+        return f"[{', '.join([_format_node(each) for each in node])}]"
     if not isinstance(node, ast.AST):
         return _write_literal(node)
     if kind in _WITH_EXCEPTIONS:
-        fields = [f"{name}={_write_node(value)}" for name, value in _written_fields(node)]
+        fields = [f"{name}={_format_node(value)}" for name, value in _written_fields(node)]
     else:
         fields = [
-            f"{name}={_write_node(value)}"
+            f"{name}={_format_node(value)}"
             for name in node._fields
             if (value := getattr(node, name, None)) is not None and value != []
         ]
@@ -824,7 +824,7 @@ def _write_node(node: Any) -> str:
 
 
 def _write_deep_tree(tree: ast.AST | list[Any]) -> str:
-    """Return the same as `_write_node`, without recursion."""
+    """Return the same as `_format_node`, without recursion."""
     written: list[str] = []
     waiting: list[Any] = [tree]
     while waiting:

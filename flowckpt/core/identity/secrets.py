@@ -89,7 +89,7 @@ class KnownSecrets:
             if type(each) is Secret and not each.is_absent:
                 self.learn(each)
 
-    def text(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Return a text without the secrets.
 
         Args:
@@ -106,7 +106,7 @@ class KnownSecrets:
             text = remove_edges(text, form)
         return text
 
-    def tree(self, tree: Any) -> Any:
+    def redact_tree(self, tree: Any) -> Any:
         """Return a JSON tree without the secrets; keys too.
 
         Args:
@@ -115,11 +115,11 @@ class KnownSecrets:
         if not self.is_any:
             return tree
         if isinstance(tree, str):
-            return self.text(tree)
+            return self.redact(tree)
         if isinstance(tree, dict):
-            return {self.text(key): self.tree(item) for key, item in tree.items()}
+            return {self.redact(key): self.redact_tree(item) for key, item in tree.items()}
         if isinstance(tree, list | tuple):
-            return [self.tree(item) for item in tree]
+            return [self.redact_tree(item) for item in tree]
         return HIDDEN if self.is_number(tree) else tree
 
     def is_number(self, value: Any) -> bool:
@@ -162,7 +162,7 @@ class KnownSecrets:
         Args:
             text: the text.
         """
-        return self.is_any and self.text(text) != text
+        return self.is_any and self.redact(text) != text
 
     def _occurs_in(self, text: str) -> bool:
         patterns = self._compile_patterns()
@@ -386,9 +386,9 @@ def refuse_secrets(tree: Any, secrets: KnownSecrets, place: str) -> None:
     """
     if found := secrets.place_in(tree, place):
         raise EncodingError(
-            f"{secrets.text(found)} holds a secret of the run, and secrets are never recorded: return something without it, "
+            f"{secrets.redact(found)} holds a secret of the run, and secrets are never recorded: return something without it, "
             "or mark the step .secret()",
-            place=secrets.text(found),
+            place=secrets.redact(found),
         )
 
 
@@ -414,8 +414,8 @@ def refuse_secret_names(step: Step[Any], path: str, secrets: KnownSecrets) -> No
     for what, text in ((what, text) for what, each in texts.items() for text in each):
         if text and secrets.is_in(text):
             raise StepDefinitionError(
-                f"the {what} of a step holds a secret of the run: {secrets.text(text)!r}",
-                step=secrets.text(step.name),
+                f"the {what} of a step holds a secret of the run: {secrets.redact(text)!r}",
+                step=secrets.redact(step.name),
                 remedy="Name the work, and pass the secret as an argument: names are recorded and shown.",
             )
 
@@ -426,7 +426,7 @@ def refuse_secret_claims(document: Any, secrets: KnownSecrets, path: str) -> Non
     Raises:
         EvidenceError: a claim contains a secret.
     """
-    if secrets.is_any and secrets.tree(document) != document:
+    if secrets.is_any and secrets.redact_tree(document) != document:
         raise EvidenceError(
             f"{path}: a claim of its evidence holds a secret of the run, and claims are recorded",
             remedy="Claim something that can be checked without it; credentials belong to the verifier, which never records "
@@ -462,7 +462,7 @@ def redact_output(output: CommandOutput, secrets: KnownSecrets) -> CommandOutput
     """Return the output of a program with the run's secrets removed."""
     if not secrets.is_any:
         return output
-    return attrs.evolve(output, stdout=secrets.text(output.stdout), stderr=secrets.text(output.stderr))
+    return attrs.evolve(output, stdout=secrets.redact(output.stdout), stderr=secrets.redact(output.stderr))
 
 
 def hide_output_of(error: BaseException) -> None:

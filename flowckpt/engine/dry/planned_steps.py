@@ -98,7 +98,7 @@ class PlannedSteps(DryResponder):
         workflow: the workflow.
         workflow_id: the run.
         resumption: the start of the resume.
-        verifying: checks the recorded claims.
+        claims: checks the recorded claims.
         cache: the results that steps with `.cache()` may take.
         doubts: the reports on at-most-once results that would be dropped, by path.
         steps: the planned steps so far, in the order of the yields.
@@ -113,7 +113,7 @@ class PlannedSteps(DryResponder):
     workflow: Workflow[Any, Any]
     workflow_id: str
     resumption: Resumption
-    verifying: ClaimChecker
+    claims: ClaimChecker
     cache: ResultCache
     doubts: Mapping[str, VerificationReport] = attrs.field(factory=dict)
     steps: list[PlannedStep] = attrs.field(init=False, factory=list)
@@ -140,7 +140,7 @@ class PlannedSteps(DryResponder):
         self.seen.add(command.path)
         reports = self.resumption.judge.reports
         if is_open(reports.get(command.path)):
-            reports[command.path] = await self.verifying.verify_again(command.step, command.result, restore_value)
+            reports[command.path] = await self.claims.verify_again(command.step, command.result, restore_value)
         decision, reasons = await self.judge_result(command)
         if decision is Decision.RERUN and (cached := await self._find_cached(command.step, command.path)) is not None:
             decision, reasons = Decision.CACHED, (*reasons, Reason(ReasonKind.CACHED, cached.sentence))
@@ -258,7 +258,7 @@ class PlannedSteps(DryResponder):
         """Decide about a step that was done by the same call and would run again."""
         report = self.doubts.get(result.path)
         if is_open(report):
-            report = await self.verifying.verify_again(step, result, restore_value)
+            report = await self.claims.verify_again(step, result, restore_value)
         settlement = settle_done(step, report, self.resumption.judge.policy)
         if settlement is Settlement.REUSE:
             return Decision.REUSE, (*reasons, Reason(ReasonKind.STARTED, "it was done, as its evidence shows"))
@@ -333,12 +333,12 @@ class PlannedSteps(DryResponder):
         message = find_message_for(wait, self.messages)
         moved: tuple[str, ...] = ()
         if wait.claims:
-            report = await self.verifying.verifier.verify_evidence_pack(EvidencePack.from_document(wait.claims))
+            report = await self.claims.verifier.verify_evidence_pack(EvidencePack.from_document(wait.claims))
             if message is not None or any(each.is_against and each.can_tell for each in report.verdicts):
                 moved = tuple(reason.detail for reason in evidence_reasons(report))
         if message is not None:
             self.messages.remove(message)
-        return wait_reason(wait, message, tuple(map(self.resumption.judge.secrets.text, moved)))
+        return wait_reason(wait, message, tuple(map(self.resumption.judge.secrets.redact, moved)))
 
     def expect_writes(self, step: Step[Any]) -> None:
         """Note that a step without a result will write its files, perhaps as later steps have read them."""
@@ -354,7 +354,7 @@ class PlannedSteps(DryResponder):
     async def _judge_started(self, step: Step[Any], path: str, *, has_failed: bool) -> tuple[Reason, ...]:
         """Decide, by its evidence, about a started step that must not be done twice."""
         policy = self.resumption.judge.policy
-        report = await self.verifying.verify_in_doubt(step)
+        report = await self.claims.verify_in_doubt(step)
         is_running = may_be_running(policy, self.workflow_id, path)
         settlement = settle_started(report, is_forced=policy.is_forced, may_be_running=is_running)
         ended = describe_start(has_failed=has_failed)

@@ -104,16 +104,16 @@ class Planning(PlannedSteps):
         handled: HandledFailure | None = None
         try:
             end = await self.drive_generator(replay)
-            ends_otherwise = secrets.text(self._describe_other_end(end))
+            ends_otherwise = secrets.redact(self._describe_other_end(end))
             handled = self._find_handled_failure(end)
-            ends_at = secrets.text(end if isinstance(end, str) else _describe_end(end))
+            ends_at = secrets.redact(end if isinstance(end, str) else _describe_end(end))
         except SecretNeeded as stop:
             name = stop.args[0]
             ends_at = f"the workflow itself uses the secret input {name!r}, which is not recorded: add -i {name}=…"
         except PlanStopped as stop:
             ends_at = f"the workflow uses the output of {stop.args[0]!r}, which runs at each resume but not in a plan"
         except WorkflowChangedError as error:
-            self.stop = PlanEnd(secrets.text(error.message), secrets.text(error.yielded))
+            self.stop = PlanEnd(secrets.redact(error.message), secrets.redact(error.yielded))
             ends_at = "the workflow does not follow the record"
         finally:
             replay.close()
@@ -121,7 +121,7 @@ class Planning(PlannedSteps):
         if resumption.crash_loop is not None:
             self.stop = PlanEnd(crash_loop_error(self.workflow_id, resumption.crash_loop).message)
         if resumption.final is not None:
-            self.stop = PlanEnd(secrets.text(resumption.final.message))
+            self.stop = PlanEnd(secrets.redact(resumption.final.message))
         return ResumePlan(
             self.workflow_id,
             self.workflow.name,
@@ -475,7 +475,7 @@ async def make_plan(
     workflow: Workflow[Any, Any],
     workflow_id: str,
     resumption: Resumption,
-    verifying: ClaimChecker,
+    claims: ClaimChecker,
     store: StoreBase,
     clock: Clock,
 ) -> ResumePlan:
@@ -485,15 +485,15 @@ async def make_plan(
         workflow: the workflow.
         workflow_id: the run.
         resumption: the start of the resume.
-        verifying: checks the recorded claims.
+        claims: checks the recorded claims.
         store: the store of the runs whose results a step may take.
         clock: the time.
     """
     refresh()
     resumption.judge.packages.update(find_moved_versions(resumption.latest.metadata))
-    doubts = await verifying.verify_results(_find_guarded(resumption))
-    cache = ResultCache(store, workflow_id, verifying, clock, resumption.judge.secrets, is_plan=True)
-    return await Planning(workflow, workflow_id, resumption, verifying, cache, doubts).plan()
+    doubts = await claims.verify_results(_find_guarded(resumption))
+    cache = ResultCache(store, workflow_id, claims, clock, resumption.judge.secrets, is_plan=True)
+    return await Planning(workflow, workflow_id, resumption, claims, cache, doubts).plan()
 
 
 def _find_guarded(resumption: Resumption) -> list[StepResult]:

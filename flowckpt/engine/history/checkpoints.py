@@ -189,17 +189,17 @@ class Recheck:
         Returns:
             The changes, by the path of the step (empty for the checkpoint itself); and the verdicts for the record.
         """
-        verifying = ClaimChecker.of(base, self.verifier, self.options)
-        reports = await verifying.verify_results(results)
+        claims = ClaimChecker.of(base, self.verifier, self.options)
+        reports = await claims.verify_results(results)
         if any(map(is_open, reports.values())) and (workflow := self.workflow()) is not None:
             with contextlib.suppress(Exception, PlanStopped):  # claims that cannot be checked count as changed
                 recreate_claims(workflow, data)
             asked_again = [result for result in results if is_open(reports.get(result.path))]
-            reports.update(await verifying.verify_results(asked_again))
+            reports.update(await claims.verify_results(asked_again))
         answers = answer_documents(reports)
         moved = {path: objections for path, report in reports.items() if (objections := _list_objections(report))}
         for pack in read_packs(data) if is_whole else ():
-            objections = _list_objections(await verifying.verifier.verify_evidence_pack(pack, moment=Moment.RESUME))
+            objections = _list_objections(await claims.verifier.verify_evidence_pack(pack, moment=Moment.RESUME))
             if objections:
                 moved[""] = moved.get("", ()) + objections
         return moved, answers
@@ -315,8 +315,8 @@ async def roll_back(
         if is_there or target.sequence == latest.sequence:
             return RolledBack(workflow_id, **place, steps=length, dropped=(), attempt=latest.attempt, is_new=False)
         (superseded := Superseded(latest.metadata)).add(dropped)
-        kept = rechecking.options.written_to(drop_reusable(latest.metadata))
-        metadata = _keep_import_mark(superseded.written_to(kept), target)
+        kept = rechecking.options.add_to_metadata(drop_reusable(latest.metadata))
+        metadata = _keep_import_mark(superseded.add_to_metadata(kept), target)
         data = await save_after(
             store,
             clock,

@@ -401,7 +401,7 @@ def _record_effects(
         since = [*Superseded(newest.metadata).results, *newest.step_results]
         effects += [result for result in since if result.path not in paths]
     superseded.add(map(_inherit, [*effects, *dropped]))
-    return superseded.written_to(data.metadata)
+    return superseded.add_to_metadata(data.metadata)
 
 
 def _make_first_checkpoint(
@@ -424,7 +424,7 @@ def _make_first_checkpoint(
         "checkpoint_id": latest.checkpoint_id,
         "sequence": latest.sequence,
     }
-    metadata = options.written_to(metadata)
+    metadata = options.add_to_metadata(metadata)
     return attrs.evolve(
         latest,
         checkpoint_id=CHECKPOINT_ID,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 KEY = "deaths"
-"""Metadata key: the document that `CrashCount.written_to` writes."""
+"""Metadata key: the document that `CrashCount.add_to_metadata` writes."""
 _MOST_PATHS = 20
 
 
@@ -62,7 +62,7 @@ class CrashCount(FieldEquality):
         """
         return 0 < most <= self.count
 
-    def written_to(
+    def add_to_metadata(
         self, metadata: Mapping[str, Any], *, results: int, partial: Mapping[str, PartialState]
     ) -> dict[str, Any]:
         """Return metadata with this count, and with the point from which the new attempt resumes.

@@ -293,7 +293,7 @@ class Judge:
                 if (role, path) not in recorded
             )
         if self.secrets.is_any:  # a found value may be a secret
-            reasons = tuple(attrs.evolve(reason, detail=self.secrets.text(reason.detail)) for reason in reasons)
+            reasons = tuple(attrs.evolve(reason, detail=self.secrets.redact(reason.detail)) for reason in reasons)
         return reasons
 
     def _package_reasons(self, step: Step[Any], result: StepResult) -> tuple[Reason, ...]:

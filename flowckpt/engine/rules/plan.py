@@ -94,9 +94,9 @@ def redact_steps(steps: Iterable[PlannedStep], secrets: KnownSecrets) -> tuple[P
     return tuple(
         attrs.evolve(
             step,
-            path=secrets.text(step.path),
-            assumes=tuple(map(secrets.text, step.assumes)),
-            reasons=tuple(attrs.evolve(reason, detail=secrets.text(reason.detail)) for reason in step.reasons),
+            path=secrets.redact(step.path),
+            assumes=tuple(map(secrets.redact, step.assumes)),
+            reasons=tuple(attrs.evolve(reason, detail=secrets.redact(reason.detail)) for reason in step.reasons),
         )
         for step in steps
     )

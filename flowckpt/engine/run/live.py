@@ -243,7 +243,7 @@ def live_document(run: RunContext) -> dict[str, Any]:
     checkpointer, secrets = run.recorder.checkpointer, run.secrets
 
     def redact(text: str) -> str:
-        return secrets.text(text) if secrets.is_any else text
+        return secrets.redact(text) if secrets.is_any else text
 
     def step_document(call: StepCall) -> dict[str, Any]:
         done = call.done

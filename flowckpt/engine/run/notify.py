@@ -280,7 +280,7 @@ def _contains_secret(error: BaseException, secrets: KnownSecrets) -> bool:
 
 def _redact(value: Any, secrets: KnownSecrets) -> Any:
     if isinstance(value, str):
-        return secrets.text(value) if type(value) is str else value
+        return secrets.redact(value) if type(value) is str else value
     if isinstance(value, tuple | list):
         return type(value)([_redact(each, secrets) for each in value])
     if isinstance(value, dict):

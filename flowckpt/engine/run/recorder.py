@@ -327,7 +327,7 @@ class Recorder:
             self.notifier.dropped_states.append(events.StepStateDropped(run, path, reason))
 
     def _write_down_superseded(self) -> None:
-        self.checkpointer.metadata = self.superseded.written_to(self.checkpointer.metadata)
+        self.checkpointer.metadata = self.superseded.add_to_metadata(self.checkpointer.metadata)
 
     # --- saving ----------------------------------------------------------------------------------------------------
 
@@ -398,7 +398,7 @@ class Recorder:
         checkpointer = self.checkpointer
         self.write_down_waits(is_at_rest=False)
         if self.crash_count is not None:
-            checkpointer.metadata = self.crash_count.written_to(
+            checkpointer.metadata = self.crash_count.add_to_metadata(
                 checkpointer.metadata, results=len(checkpointer.history.results), partial=checkpointer.partial
             )
         data = await self._save(self.start_reason)
@@ -452,7 +452,7 @@ class Recorder:
             is_at_rest: whether every step of the run waits, or the attempt ends.
         """
         if self.waits.is_changed:
-            self.checkpointer.metadata = self.waits.written_to(self.checkpointer.metadata, is_at_rest=is_at_rest)
+            self.checkpointer.metadata = self.waits.add_to_metadata(self.checkpointer.metadata, is_at_rest=is_at_rest)
 
     async def emit_saved(self, saved: CheckpointData | FlowckptError | None) -> None:
         """Emit the event for a value that `checkpoint` returned."""

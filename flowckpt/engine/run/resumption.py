@@ -264,7 +264,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     *,
     inputs: Mapping[str, Any],
     options: RunOptions,
-    verifying: ClaimChecker,
+    claims: ClaimChecker,
     store: StoreBase,
     max_crashes: int = MAX_CRASHES,
     drops_answers: bool | None = None,
@@ -278,7 +278,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
         started: the steps that the last attempt started after it; see `read_started_steps`.
         inputs: inputs given again; may be empty.
         options: the options of the resume.
-        verifying: checks the recorded claims.
+        claims: checks the recorded claims.
         store: the store, for the reusable results of earlier attempts.
         max_crashes: how often the run may crash at one step, unless its record says.
         drops_answers: whether approvals and signals must be given again; by default for imported runs that can continue.
@@ -301,7 +301,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
         superseded.add(still_done, holds_undoable=not policy.reruns_what_follows)
     spare = await _read_spare(store, workflow_id, latest, policy, {*(result.path for result in history.results), *cut})
     counts = [each for each in (*history.notable(), *spare.values()) if each.path not in undone]
-    reports = await verifying.verify_results(counts)
+    reports = await claims.verify_results(counts)
 
     def is_same_code() -> bool:
         return bool(latest.fingerprint) and latest.fingerprint == step_fingerprint(workflow.function)

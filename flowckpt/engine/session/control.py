@@ -196,7 +196,7 @@ async def tag_run(
             started = await read_started_steps(store, workflow_id, latest)
             count = await count_crashes(store, lease, latest, started)
             before = attrs.evolve(count, count=max(count.count - 1, 0))
-            metadata = before.written_to(metadata, results=len(latest.step_results), partial=latest.partial)
+            metadata = before.add_to_metadata(metadata, results=len(latest.step_results), partial=latest.partial)
         return await save_after(store, clock, lease, latest, "@tagged", evidence=(), metadata=metadata)
 
 

@@ -471,7 +471,7 @@ class Session:
             *(self._workflow, self._workflow_id, latest, started),
             inputs=self.inputs,
             options=self._options,
-            verifying=claims,
+            claims=claims,
             store=self._ports.store,
         )
         resumption = await read()
@@ -517,7 +517,7 @@ class Session:
         latest, policy = resumption.latest, resumption.judge.policy
         metadata = accept_import(latest.metadata) if IMPORTED in latest.metadata else latest.metadata
         metadata = add_decisions(metadata, policy, self._ports.world.clock.now()) if policy.settled else metadata
-        metadata = self._options.written_to(resumption.superseded.written_to(metadata))
+        metadata = self._options.add_to_metadata(resumption.superseded.add_to_metadata(metadata))
         metadata.pop(STOPPED, None)
         if latest.status is Status.CANCELLED or latest.reason is Reason.MANUAL:
             metadata[ENDED] = {"attempt": latest.attempt, "at": encode_time(latest.saved_at)}
@@ -549,8 +549,8 @@ class Session:
         # A cancel decides how the run ends before it undoes anything; if nothing more can be undone, the run has ended.
         is_new = self.is_cancel or not options.rolls_back
         metadata = undo.compensate.drop_unfinished(latest.metadata) if is_new else latest.metadata
-        metadata = crash_count.written_to(
-            options.written_to(metadata), results=len(latest.step_results), partial=latest.partial
+        metadata = crash_count.add_to_metadata(
+            options.add_to_metadata(metadata), results=len(latest.step_results), partial=latest.partial
         )
         origin = _AttemptStart(
             undoing.bound,

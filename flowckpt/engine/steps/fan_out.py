@@ -389,7 +389,7 @@ class FanOut(CompositeRun):
         path, total = self.enter.path, len(self._answers)
         if self._error is not None:
             error = record_error(self._error.__cause__ or self._error, path=path, secrets=self.context.secrets)
-            where = self.context.secrets.text(str(self._error))
+            where = self.context.secrets.redact(str(self._error))
             return attrs.evolve(error, message=f"{where}: {error.message}" if error.message else where)
         if not self._is_lost and self._action.completion.is_met(self._failed, total):
             return None

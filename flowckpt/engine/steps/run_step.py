@@ -275,7 +275,7 @@ async def is_still_valid(
     if answer is OnStale.FAIL:
         raise stale_step_error(run.workflow_id, result.path, reasons, repeats_effect=judge.repeats_effect(step, result))
     if NONDETERMINISM in reasons:
-        text = "; ".join(judge.secrets.text(str(each)) for each in reasons)
+        text = "; ".join(judge.secrets.redact(str(each)) for each in reasons)
         _log.warning("run %s: step %s: %s", run.workflow_id, result.path, text)
     if answer is OnStale.REUSE:
         return step.modifiers.files is None or run.runner.files.register_restored(run.claims.verifier.base_path, result)
@@ -356,7 +356,7 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
         if emit is not None:
             await emit(events.StepStarted(run_id, path, action.step_type))
         started_ns = _note_start(run, call)
-        end = _make_end(run, call, await run.runner.attempt(call), started_ns)
+        end = _make_end(run, call, await run.runner.make_try(call), started_ns)
     else:
         call, ended = await _prepare_and_try(run, call)
         if isinstance(ended, StepResult):
@@ -513,7 +513,7 @@ def _note_start(run: RunContext, call: StepCall) -> int:
     note_started, clock = run.recorder.note_started, run.clock
     if note_started is not None and not call.modifiers.is_ephemeral:
         secrets = run.judge.secrets
-        note_started(call.workflow_id, secrets.text(call.path) if secrets.is_any else call.path)
+        note_started(call.workflow_id, secrets.redact(call.path) if secrets.is_any else call.path)
     call.since = clock.now()
     return clock.elapsed_ns()
 
@@ -558,7 +558,7 @@ async def _try(
     elif (
         is_tried_once and resolution is None and tries_when_lost == 1 and (emit is None or action.step_type == "python")
     ):
-        outcome = await run.runner.attempt(call)
+        outcome = await run.runner.make_try(call)
     else:
         loop = steps.tries.RetryLoop(run, call, resolution or attempts.in_doubt.RUN, since)
         outcome = await loop.run()

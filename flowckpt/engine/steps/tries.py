@@ -45,7 +45,7 @@ async def stream_try(runner: StepRunner, call: StepCall, emit: EventSink) -> Out
         else:
             left_out += 1
 
-    trying = asyncio.ensure_future(runner.attempt(call, on_line=keep))
+    trying = asyncio.ensure_future(runner.make_try(call, on_line=keep))
     trying.add_done_callback(lambda _: lines.put_nowait(None))
     try:
         while (line := await lines.get()) is not None:
@@ -170,7 +170,7 @@ class RetryLoop:
     async def _try_once(self) -> Outcome:
         run, emit = self.context, self.context.notifier.emit
         if emit is None or self.call.action.step_type != "command":
-            return await run.runner.attempt(self.call)
+            return await run.runner.make_try(self.call)
         return await stream_try(run.runner, self.call, emit)
 
     async def _emit_retry(self, outcome: Outcome, error: BaseException, delay: float) -> None:
@@ -239,7 +239,7 @@ class RetryLoop:
         elapsed = timedelta(microseconds=(run.clock.elapsed_ns() - self._started_ns) / 1e3)
         since, due_at = self.since or now - elapsed, now + timedelta(seconds=delay)
         arguments = {**_identity_document(call), "tries": call.tries}
-        name = run.secrets.text(kind_of(error))
+        name = run.secrets.redact(kind_of(error))
         run.waits.begin(Wait(call.path, WaitKind.RETRY, name, since, due_at, arguments=arguments))
         run.recorder.in_flight.pop(call.path, None)
         if run.services.is_used:

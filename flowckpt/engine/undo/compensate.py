@@ -64,7 +64,7 @@ class UnfinishedRollback:
     reason: Reason
     error: StepError | None
 
-    def written_to(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    def add_to_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Return metadata with this end."""
         error = None if self.error is None else encode_error(self.error)
         return {**metadata, UNFINISHED: {"reason": self.reason.value, "error": error}}
@@ -115,7 +115,7 @@ async def roll_back(run: RunContext, end: UnfinishedRollback) -> tuple[StepFaile
         checkpointer.metadata = drop_unfinished(checkpointer.metadata)
         return ()
     before = checkpointer.metadata
-    checkpointer.metadata = end.written_to(before)
+    checkpointer.metadata = end.add_to_metadata(before)
     saved = await run.recorder.checkpoint(
         Reason.ROLLBACK
     )  # save again even if it is recorded: the checkpoint counts the crashes

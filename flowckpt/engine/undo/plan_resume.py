@@ -36,12 +36,12 @@ class PlannedResume:
     Attributes:
         plan: the plan.
         reports: the verdicts on the claims of results that may be reused, by path.
-        verifying: the checker that produced them.
+        claims: the checker that produced them.
     """
 
     plan: ResumePlan
     reports: Mapping[str, VerificationReport]
-    verifying: ClaimChecker
+    claims: ClaimChecker
 
 
 async def plan_resume(  # noqa: PLR0913 - the run, its ports, and the options of the resume
@@ -74,7 +74,7 @@ async def plan_resume(  # noqa: PLR0913 - the run, its ports, and the options of
         WorkflowChangedError: the record belongs to another workflow.
         StepNotFoundError: the step given with `--from` is not in the record.
     """
-    verifying = ClaimChecker.of(latest, verifier, options)
+    claims = ClaimChecker.of(latest, verifier, options)
     started = await read_started_steps(store, workflow_id, latest)
     unfinished = read_unfinished(latest.metadata)
     if unfinished is not None:
@@ -82,22 +82,22 @@ async def plan_resume(  # noqa: PLR0913 - the run, its ports, and the options of
         crash_loop = await find_refusing_crash_loop(
             store, workflow_id, latest, started, options, max_crashes=max_crashes
         )
-        return PlannedResume(await undoing.plan(crash_loop), {}, verifying)
+        return PlannedResume(await undoing.plan(crash_loop), {}, claims)
     read = partial(
         read_resumption,
         *(workflow, workflow_id, latest, started),
         inputs=inputs,
         options=options,
-        verifying=verifying,
+        claims=claims,
         store=store,
         max_crashes=max_crashes,
     )
     resumption, clock = await read(), clock or SystemClock()
-    plan = await make_plan(workflow, workflow_id, resumption, verifying, store, clock)
+    plan = await make_plan(workflow, workflow_id, resumption, claims, store, clock)
     if latest.status is Status.COMPLETED and latest.metadata.get(IMPORTED) is True and not plan.is_nothing_to_do:
         resumption = await read(drops_answers=True)
-        plan = await make_plan(workflow, workflow_id, resumption, verifying, store, clock)
-    return PlannedResume(plan, resumption.judge.reports, verifying)
+        plan = await make_plan(workflow, workflow_id, resumption, claims, store, clock)
+    return PlannedResume(plan, resumption.judge.reports, claims)
 
 
 def refuse_stop(plan: ResumePlan, settled: Collection[str]) -> None:

@@ -106,7 +106,7 @@ def bind_inputs(workflow: Workflow[Any, Any], given: Mapping[str, Any]) -> Bound
     for name, held in tree.items():
         if found := known.place_in(held, name):
             raise InputError(
-                f"the input {name!r} contains the value of a secret input at {known.text(found)}, and would be recorded",
+                f"the input {name!r} contains the value of a secret input at {known.redact(found)}, and would be recorded",
                 parameter=name,
                 remedy=f"Remove the value there, or annotate the input as a secret: {name}: Secret[…].",
             )
@@ -295,7 +295,7 @@ def refuse_in_labels(bound: BoundInputs, workflow_id: str, tags: Mapping[str, st
     for what, label in (("id", workflow_id), *(("tag", text) for pair in tags.items() for text in pair)):
         if secrets.is_in(label):
             raise InputError(
-                f"the {what} of the run contains a secret input: {secrets.text(label)!r}",
+                f"the {what} of the run contains a secret input: {secrets.redact(label)!r}",
                 parameter="workflow_id" if what == "id" else "tags",
                 remedy="Ids and tags are recorded and shown: choose another.",
             )

@@ -280,7 +280,7 @@ class RunOptions(FieldEquality):
         settled = {path: policies.Settled(True, _find_maker(output), by, comment) for path, output in self.done.items()}
         return {**settled, **{path: policies.Settled(False, None, by, comment) for path in self.not_done}}
 
-    def written_to(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    def add_to_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Return the metadata of a run with the options that also hold for later resumes.
 
         Args:

@@ -106,7 +106,7 @@ class Superseded:
         """
         self.by_path.pop(path, None)
 
-    def written_to(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    def add_to_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Return metadata with these results."""
         kept = {name: value for name, value in metadata.items() if name != KEY}
         if self.by_path:

@@ -175,7 +175,7 @@ class Waits:
         """
         return (wait.due_at is not None or bool(wait.claims)) and len(self._open) <= _FEW
 
-    def written_to(self, metadata: Mapping[str, Any], *, is_at_rest: bool) -> Mapping[str, Any]:
+    def add_to_metadata(self, metadata: Mapping[str, Any], *, is_at_rest: bool) -> Mapping[str, Any]:
         """Return the metadata of the run with these waits.
 
         Args:
