@@ -165,7 +165,9 @@ class RunImage:
         merged["attempt"] = record.segment
         del merged["results"], merged["sha256"]  # the line's own
         merged.pop("evicts", None)
-        return decode_head(merged, self.history.view(record.count), fetch)
+        data = decode_head(merged, self.history.view(record.count), fetch)
+        # The record may be read again, so a caller must not be able to change its fields.
+        return attrs.evolve(data, extra=copy.deepcopy(data.extra)) if data.extra else data
 
     def references(self) -> list[CheckpointRef]:
         """Return the light descriptions of the checkpoints, oldest first."""
