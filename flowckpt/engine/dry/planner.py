@@ -192,28 +192,33 @@ class Planning(PlannedSteps):
         for result in recorded:
             if result.path in self.seen or result.step_type == ROLLBACK:
                 continue
-            is_dropped = result.path in dropped or result.path in resumption.cut or result.path in resumption.superseded
-            is_dropped |= bool(self.again.paths) and judge.policy.reuse is ReuseMode.PREFIX
             if is_finished or is_changed:
                 self.steps.append(PlannedStep(result.path, Decision.ORPHANED, duration_ms=result.duration_ms))
-            elif is_dropped and AT_MOST_ONCE in result.marks and not resumption.is_undone(result.path):
+                continue
+            reason = self._find_drop_reason(result, dropped)
+            if reason is None:
+                reasons = judge.evidence_reasons(result, rewritten=self.again.rewritten)
+                is_reused = judge.policy.decide(reasons) is OnStale.REUSE
+                self.add(result, Decision.REUSE if is_reused else Decision.RERUN, reasons, is_seen=False)
+            elif AT_MOST_ONCE in result.marks and not resumption.is_undone(result.path):
                 detail = "it is an at-most-once step that was started before; the resume decides when it reaches it"
                 self.add(result, Decision.IN_DOUBT, (Reason(ReasonKind.STARTED, detail),), is_seen=False)
-            elif result.path in dropped:
-                reason = Reason(ReasonKind.UPSTREAM, "the workflow yields another step before it")
-                self.add(result, Decision.RERUN, (reason,), is_seen=False)
-            elif result.path in resumption.cut:
-                self.add(result, Decision.RERUN, (resumption.cut[result.path][1],), is_seen=False)
-            elif result.path in resumption.superseded and not resumption.is_undone(result.path):
-                detail = "an earlier resume set its result aside; this resume decides when it reaches the step"
-                self.add(result, Decision.RERUN, (Reason(ReasonKind.UPSTREAM, detail),), is_seen=False)
-            elif self.again.paths and judge.policy.reuse is ReuseMode.PREFIX:
-                reason = Reason(ReasonKind.UPSTREAM, f"{self.again.paths[0]} runs again before it")
-                self.add(result, Decision.RERUN, (reason,), is_seen=False)
             else:
-                reasons = judge.evidence_reasons(result, rewritten=self.again.rewritten)
-                answer = judge.policy.decide(reasons)
-                self.add(result, Decision.REUSE if answer is OnStale.REUSE else Decision.RERUN, reasons, is_seen=False)
+                self.add(result, Decision.RERUN, (reason,), is_seen=False)
+
+    def _find_drop_reason(self, result: StepResult, dropped: set[str]) -> Reason | None:
+        """Return why a result that the generator has not reached no longer counts; None if it may be reused."""
+        path, resumption = result.path, self.resumption
+        if path in dropped:
+            return Reason(ReasonKind.UPSTREAM, "the workflow yields another step before it")
+        if path in resumption.cut:
+            return resumption.cut[path][1]
+        if path in resumption.superseded and not resumption.is_undone(path):
+            detail = "an earlier resume set its result aside; this resume decides when it reaches the step"
+            return Reason(ReasonKind.UPSTREAM, detail)
+        if self.again.paths and resumption.judge.policy.reuse is ReuseMode.PREFIX:
+            return Reason(ReasonKind.UPSTREAM, f"{self.again.paths[0]} runs again before it")
+        return None
 
     # --- composites: what a resume would do with each of their steps, and so with the whole ---------------------------
 

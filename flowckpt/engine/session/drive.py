@@ -474,8 +474,8 @@ class Drive:
         latest = recorder.resumed_from
         if latest is None or self.undoing is not None:
             return None
-        results = recorder.checkpointer.history.results
-        if len(results) != len(latest.step_results):
+        recorded = recorder.checkpointer.history.results
+        if len(recorded) != len(latest.step_results):
             return None
         reason, error = reason_of(ending, secrets)
         if reason.value != latest.status.value or not isinstance(ending, Exception | None):
@@ -485,7 +485,7 @@ class Drive:
         else:
             is_same = all(getattr(error, it) == getattr(latest.error, it) for it in ("type", "message", "path"))
         undone = recorder.undo
-        is_undoing = undone.compensate and bool(find_left_to_undo(results, undone.undoable))
+        is_undoing = undone.compensate and bool(find_left_to_undo(recorded, undone.undoable))
         return latest if is_same and not is_undoing else None
 
     async def _roll_back(self, ending: BaseException) -> tuple[StepFailedError, ...]:
@@ -516,9 +516,9 @@ class Drive:
         run = self.context
         if self.undoing is not None or run.recorder.resumed_from is None or run.recorder.is_start_saved:
             return False
-        results = run.recorder.checkpointer.history.results
+        recorded = run.recorder.checkpointer.history.results
         if not isinstance(ending, RunCancelledError):
             path = find_failed_step(ending)
-            if not path or any(each.path == path for each in results):
+            if not path or any(each.path == path for each in recorded):
                 return False
-        return bool(find_not_yielded(results, run.recorder.undo.undoable))
+        return bool(find_not_yielded(recorded, run.recorder.undo.undoable))
