@@ -20,6 +20,8 @@ from flowckpt.stores.log.segment import chain_line
 from tests.crash.simulation import File, SimulatedFileSystem
 from tests.crash.workload import RUN, BrokenPromise, Entry, Tally, Workload, done, patched
 
+pytestmark = pytest.mark.timeout(1_800)  # as long as the crash states: a busy machine needs more than five minutes
+
 
 def in_turn(life):
     """One gives the run up that it stole and never wrote to, while a third continues; then the first wakes up."""
