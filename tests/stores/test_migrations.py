@@ -664,7 +664,7 @@ def test_the_first_wait_for_a_lock_after_a_migration_has_the_whole_time_limit(tm
         assert module.Retry(tmp_path / "runs.db").retry(act, "run", "save") == "done"
         return
     monkeypatch.setattr(module, "LOCKED_SECONDS", 0)
-    address = module.parse_address("postgresql://nobody@nowhere/nothing")
+    address = module.parse_address("postgresql://role@host/database")
     tries = module.Retry(address, 0, module.OutageNotice(address))
     locked = psycopg.errors.LockNotAvailable("canceling statement due to lock timeout")
     for _ in range(3):

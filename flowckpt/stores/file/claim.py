@@ -109,7 +109,7 @@ def claim_run(
 
 
 def claim_next(former: FileRunWriter, *, needed: int = 0, now: datetime) -> FileRunWriter:
-    """Claim the next segment for the owner of a run, who keeps the lock. The open files belong to the result.
+    """Claim the next segment for the owner of a run. The owner keeps the lock; the open files belong to the result.
 
     Args:
         former: the current writer of the run; unusable afterwards if this succeeds, otherwise unchanged.
