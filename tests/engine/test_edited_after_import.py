@@ -58,7 +58,7 @@ def call(project, module, *arguments):
 
 @pytest.mark.parametrize(
     ("file", "text", "output"),
-    [("rates.py", "RATE = 3\n", "9"), ("tariff.py", TARIFF.replace("count * rates.RATE", "-count"), "-3")],
+    [("rates.py", "RATE = 11\n", "33"), ("tariff.py", TARIFF.replace("count * rates.RATE", "-count"), "-3")],
 )
 def test_a_result_of_code_that_was_replaced_before_it_ran_is_stale_for_the_new_code(project, file, text, output):
     code, said, trouble = call(project, "worker", file, text)
