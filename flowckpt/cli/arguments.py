@@ -215,18 +215,26 @@ def refuse_import(metadata: Mapping[str, Any], workflow_id: str) -> None:
     )
 
 
-def load_recorded_target(metadata: Mapping[str, Any], workflow_id: str) -> Workflow[..., Any]:
-    """Load the target of a run from its record; see `refuse_import` for imported runs.
+def find_target_here(described: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the recorded target at the same place below the current directory; None if its file is not there."""
+    file, cwd = described.get("file"), described.get("cwd")
+    if not file or not cwd or not Path(file).is_relative_to(cwd):
+        return None
+    here = Path.cwd() / Path(file).relative_to(cwd)
+    return {**described, "file": str(here), "cwd": str(Path.cwd())} if here.is_file() else None
+
+
+def load_recorded_target(described: Mapping[str, str], workflow_id: str) -> Workflow[..., Any]:
+    """Load the target that the record of a run names; see `refuse_import` for imported runs.
 
     Args:
-        metadata: the run's metadata.
+        described: the target.
         workflow_id: the run, for errors.
 
     Raises:
         TargetError: the record names no target, or the target does not exist.
         UntrustedStoreError: another user can change the program.
     """
-    described: Mapping[str, str] = metadata.get("target", {})
     if not described.get("name") or not (described.get("file") or described.get("module")):
         raise TargetError(
             f"the record of run {workflow_id!r} has no target",
@@ -239,8 +247,8 @@ def load_recorded_target(metadata: Mapping[str, Any], workflow_id: str) -> Workf
     moved = TargetError(
         f"there is no {f'module {module!r} and no ' if module else ''}file {file}, where run {workflow_id!r} has its workflow",
         target=file,
-        remedy="If it has moved, name its new place: --target path/to/file.py:name"
-        + (", or --target package.module:name." if module else "."),
+        remedy=f"If it has moved, name its new place: --target path/to/file.py:{described['name']}"
+        + (f", or --target package.module:{described['name']}." if module else "."),
     )
     is_there = not file or Path(file).is_file()
     if not (is_there or module):

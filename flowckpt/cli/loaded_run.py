@@ -13,11 +13,14 @@ from flowckpt.cli.arguments import (
     ask_for_secrets,
     convert_inputs,
     describe_target,
+    find_target_here,
     load_recorded_target,
     load_typed_target,
     refuse_import,
 )
+from flowckpt.cli.groups import add_store_option
 from flowckpt.cli.notices import warn
+from flowckpt.cli.render.terminal import escape, say
 from flowckpt.cli.runs import open_choice, read_latest, resolve_run, run_async
 from flowckpt.cli.settings import StoreChoice, command_settings
 from flowckpt.core.codec.blob import plain_tree
@@ -25,6 +28,7 @@ from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import IMPORTED, refuse_task
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
+from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.secret import MARK
 from flowckpt.engine import undo
 from flowckpt.errors import CheckpointNotFoundError, TargetError, UntrustedStoreError
@@ -46,7 +50,7 @@ class RecordedRun(FieldEquality):
         latest: its newest checkpoint.
         workflow: its workflow, loaded.
         target: the target as typed; None for the recorded one.
-        moved_to: the typed target in the form of the record.
+        moved_to: another target than the recorded one, in the form of the record.
         inputs: the inputs given again, by name.
         base_path: the directory to which the run moves; None if it stays.
     """
@@ -70,7 +74,7 @@ def load_recorded_run(
     inputs: Mapping[str, str] | None = None,
     asks_for_secrets: bool = False,
     accepts: Callable[[str, str], bool] | None = None,
-    is_here: bool = False,
+    is_here: bool | None = None,
 ) -> RecordedRun:
     """Read a run, enter the directory in which it was started, and load its program.
 
@@ -80,7 +84,7 @@ def load_recorded_run(
         target: where the workflow is now, as typed; where it was at the start, if not given.
         inputs: inputs given again, as text.
         asks_for_secrets: whether to ask for needed secret inputs at a terminal.
-        is_here: whether the run continues in the current directory instead.
+        is_here: as for `enter_directory`.
         accepts: called for an imported run with its id, and its program and directory; returns whether the run may continue.
 
     Raises:
@@ -95,15 +99,16 @@ def load_recorded_run(
         workflow_id = resolve_run(store, workflow_id, is_unfinished=True)
         latest = read_latest(store, workflow_id)
     refuse_task(workflow_id, latest)
+    recorded: Mapping[str, str] = latest.metadata.get("target", {})
+    moved_to = find_target_here(recorded) if is_here else None
     is_accepted = False
     if accepts is not None and IMPORTED in latest.metadata:
-        is_accepted = accepts(workflow_id, describe_target(latest.metadata.get("target", {})))
+        is_accepted = accepts(workflow_id, describe_target(moved_to or recorded))
     if not is_accepted and (target is None or accepts is not None):
         refuse_import(latest.metadata, workflow_id)
-    moved_to = None
     if target is None:
         base_path = enter_directory(latest, workflow_id, is_here=is_here)
-        workflow = load_recorded_target(latest.metadata, workflow_id)
+        workflow = load_recorded_target(moved_to or recorded, workflow_id)
     else:
         workflow, moved_to = load_typed_target(target)  # before the current directory changes
         base_path = enter_directory(latest, workflow_id, is_here=is_here)
@@ -115,13 +120,13 @@ def load_recorded_run(
     return RecordedRun(workflow_id, choice, store, latest, workflow, target, moved_to, values, base_path)
 
 
-def enter_directory(latest: CheckpointData, workflow_id: str, *, is_here: bool) -> str | None:
+def enter_directory(latest: CheckpointData, workflow_id: str, *, is_here: bool | None) -> str | None:
     """Change to the directory in which a run was started, to which relative paths of its steps and evidence refer.
 
     Args:
         latest: the newest checkpoint of the run.
         workflow_id: the run.
-        is_here: whether to stay in the current directory.
+        is_here: whether to stay in the current directory. If False, and the run's directory is another one, that is shown.
 
     Returns:
         The directory to which the run moves, or None if it stays.
@@ -134,14 +139,20 @@ def enter_directory(latest: CheckpointData, workflow_id: str, *, is_here: bool) 
     directory = latest.metadata.get("base_path") or latest.metadata.get("target", {}).get("cwd")
     if not isinstance(directory, str) or not directory or directory == str(Path.cwd()):
         return None
+    move = f"'flowckpt resume {shell_word(workflow_id)} --here'"
     try:
         os.chdir(directory)
     except OSError as error:
         raise TargetError(
             f"run {workflow_id!r} was started in {directory}, which cannot be entered: {error.strerror}",
             target=directory,
-            remedy="Create the directory, or use the current one: --here.",
+            remedy=f"If it was moved, go to its new place and add --here, as in {move}. Otherwise create it again.",
         ) from error
+    if is_here is not None:
+        say(
+            f"flowckpt: working in {escape(directory)}, the directory of run {escape(workflow_id)}; "
+            + add_store_option(escape(f"to move the run to the current directory: {move}"))
+        )
     return None
 
 
@@ -161,19 +172,16 @@ class LazyProgram:
     Attributes:
         workflow_id: the run.
         latest: its newest checkpoint.
-        typed: the workflow of a typed target, and the description of that target for the record.
+        typed: the workflow of a typed target, or None.
+        moved_to: another target than the recorded one, in the form of the record; or None.
         base_path: the directory to which the run moves, or None if it stays where it was.
     """
 
     workflow_id: str
     latest: CheckpointData
-    typed: tuple[Workflow[..., Any], Mapping[str, str]] | None
+    typed: Workflow[..., Any] | None
+    moved_to: Mapping[str, str] | None
     base_path: str | None
-
-    @property
-    def moved_to(self) -> Mapping[str, str] | None:
-        """The description of a typed target, or None."""
-        return None if self.typed is None else self.typed[1]
 
     def load(self) -> Workflow[..., Any]:
         """Return the workflow.
@@ -182,9 +190,9 @@ class LazyProgram:
             TargetError: it cannot be loaded.
         """
         if self.typed is not None:
-            return self.typed[0]
+            return self.typed
         refuse_import(self.latest.metadata, self.workflow_id)
-        return load_recorded_target(self.latest.metadata, self.workflow_id)
+        return load_recorded_target(self.moved_to or self.latest.metadata.get("target", {}), self.workflow_id)
 
     def __call__(self) -> Workflow[..., Any] | None:
         """Return the workflow, or warn that it cannot be loaded."""
@@ -217,10 +225,12 @@ def prepare_program(
     latest = read_latest(store, workflow_id)
     if not takes_tasks:
         refuse_task(workflow_id, latest)
-    typed = None if target is None else load_typed_target(target)  # before the current directory changes
+    typed, moved_to = None, find_target_here(latest.metadata.get("target", {})) if is_here else None
+    if target is not None:
+        typed, moved_to = load_typed_target(target)  # before the current directory changes
     is_entered = is_here or IMPORTED not in latest.metadata  # an imported record may name any directory
     base_path = enter_directory(latest, workflow_id, is_here=is_here) if is_entered else None
-    return LazyProgram(workflow_id, latest, typed, base_path)
+    return LazyProgram(workflow_id, latest, typed, moved_to, base_path)
 
 
 def plan_run(run: RecordedRun, options: RunOptions) -> PlannedResume:

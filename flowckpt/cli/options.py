@@ -437,7 +437,8 @@ program_options = combine_options(
         "--here",
         "is_here",
         is_flag=True,
-        help="From now on, run in the current directory instead of the one in which the run was started.",
+        help="From now on, run in the current directory instead of the one in which the run was started, with the program "
+        "at the same place below it, if there is one.",
     ),
 )
 """The present place of a run's program."""

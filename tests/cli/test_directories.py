@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 
 import pytest
 
@@ -55,7 +57,7 @@ def test_a_resume_from_elsewhere_runs_where_the_run_was_started(started):
     resumed = other("resume", "r", "--json").expect(0)
     start = str(here.directory)
     assert resumed.document["output"] == [start, start, "a.txt"]
-    assert "relative paths" not in resumed.err
+    assert f"working in {start}, the directory of run r; to move the run to the current directory: " in resumed.err
     assert (here.directory / "b.txt").exists() and os.listdir(other.directory) == []
 
 
@@ -85,9 +87,53 @@ def test_a_directory_that_is_gone_is_named(started, tmp_path):
     moved = Command(tmp_path / "moved")
     refused = moved("resume", "r").expect(2)
     assert f"was started in {here.directory}, which cannot be entered: No such file or directory" in refused.err
-    assert "--here" in refused.err and "Resume with" not in refused.err
+    assert "Resume with" not in refused.err
     (moved.directory / "ready").touch()
-    moved("resume", "r", "--here", "--target", "files.py").expect(0)
+    advice = refused.err.split("'flowckpt ")[1].split("'")[0]
+    resumed = moved(*shlex.split(advice), "--json").expect(0)  # with the program that moved, too
+    assert resumed.document["output"] == [str(moved.directory), str(moved.directory), "a.txt"]
+
+
+@pytest.fixture
+def copied(started, tmp_path):
+    """The commands in the directory of the run and in a copy of it, which are ready; the program of the copy differs."""
+    here, _ = started
+    (here.directory / "ready").touch()
+    there = Command(tmp_path / "copy")
+    shutil.copytree(here.directory, there.directory)
+    (there.directory / "files.py").write_text(
+        f"{PROGRAM}    return 'of the copy'\n".replace("    return [here", "    [here")
+    )
+    return here, there
+
+
+def test_a_resume_in_a_copied_directory_says_that_it_works_in_the_first_one(copied):
+    here, there = copied
+    for name in ("plan", "resume"):
+        ran = there(name, "r").expect(0)
+        assert f"working in {here.directory}, the directory of run r" in ran.err
+    assert (here.directory / "b.txt").exists() and not (there.directory / "b.txt").exists()
+    assert "working in" not in there("plan", "--all").expect(0).err
+    assert "working in" not in here("resume", "r").expect(0).err
+
+
+def test_here_takes_the_program_of_the_copied_directory(copied):
+    here, there = copied
+    (said,) = (line for line in there("plan", "r").err.splitlines() if "working in" in line)
+    advice = said.split("'flowckpt ")[1].rstrip("'")
+    assert there(*shlex.split(advice), "--json").expect(0).document["output"] == "of the copy"
+    assert (there.directory / "b.txt").exists() and not (here.directory / "b.txt").exists()
+    assert f"target: {there.directory / 'files.py'}:files" in there("show", "r").out
+
+
+def test_a_rollback_a_fork_and_a_cancel_with_here_record_the_program_of_the_copied_directory(copied):
+    here, there = copied
+    there("rollback", "r", "@started", "--here").expect(0)
+    there("fork", "r", "--id", "f", "--here").expect(0)
+    here("cancel", "r").expect(0)
+    there("cancel", "r", "--here").expect(0)
+    for run in ("r", "f"):
+        assert f"target: {there.directory / 'files.py'}:files" in there("show", run).out
 
 
 def test_a_cancel_from_elsewhere_undoes_where_the_run_was_started(started):

@@ -132,7 +132,7 @@ def test_a_program_that_is_not_there_is_told_apart_from_one_that_has_moved(flowc
     flowckpt("run", "pipeline.py:etl", "-i", "source=a.csv", "--id", "one").expect(1)
     (flowckpt.directory / "pipeline.py").rename(flowckpt.directory / "moved.py")
     err = flowckpt("resume", "one").expect(2).err
-    assert "run 'one' has its workflow" in err and "--target path/to/file.py:name" in err
+    assert "run 'one' has its workflow" in err and "--target path/to/file.py:etl" in err
 
 
 def test_what_is_no_export_is_told_what_would_be_one(flowckpt):
@@ -234,5 +234,5 @@ def test_a_package_that_was_renamed_is_named_with_its_file_and_the_way_to_the_ne
             f"there is no module 'old.job' and no file {package / 'job.py'}, where run 'one' has its workflow"
             in ran.stderr
         )
-        assert "--target package.module:name" in ran.stderr and ran.returncode == 2
+        assert "--target package.module:naps" in ran.stderr and ran.returncode == 2
     flowckpt("plan", "one", "--target", "new.job:naps").expect(0)

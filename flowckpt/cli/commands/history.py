@@ -69,7 +69,9 @@ def rollback_command(
     checkpoints, run = open_run(store, run)
     choice = choose_store(store)
     program = prepare_program(checkpoints, run, target, is_here=is_here)
-    options = RunOptions(verify=verify, allow_network=allow_network, base_path=program.base_path)
+    options = RunOptions(
+        verify=verify, allow_network=allow_network, target=program.moved_to, base_path=program.base_path
+    )
     rechecking = Recheck(options, program=program)
     done = run_async(roll_back(checkpoints, SystemClock(), run, checkpoint, rechecking))
     if as_json:

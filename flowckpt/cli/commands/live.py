@@ -84,7 +84,7 @@ def cancel_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         session = WorkflowEngine(checkpoints).prepare_resume(
             recorded.workflow,
             run,
-            RunOptions(force=force, base_path=recorded.base_path),
+            RunOptions(force=force, target=recorded.moved_to, base_path=recorded.base_path),
             recorded.inputs,
             is_cancel=True,
         )
