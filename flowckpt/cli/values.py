@@ -10,7 +10,6 @@ import collections.abc
 import dataclasses
 import enum
 import json
-import sys
 import typing
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
@@ -20,7 +19,14 @@ from typing import Any
 import attrs
 
 from flowckpt.cli.config.settings import SWITCH_WORDS
-from flowckpt.core.codec.annotations import UNIONS, bare_type
+from flowckpt.core.codec.annotations import (
+    UNIONS,
+    bare_type,
+    is_anything,
+    is_dataclass,
+    is_named_tuple,
+    is_pydantic,
+)
 from flowckpt.core.system.numbers import seconds_in
 
 
@@ -51,7 +57,7 @@ def from_text(text: str, annotation: Any) -> Any:
         MisfitError: it does not fit.
     """
     bare = bare_type(annotation)
-    if bare is str or _is_anything(bare):
+    if bare is str or is_anything(bare):
         return text
     if typing.get_origin(bare) in UNIONS:
         return _parse_union(text, bare)
@@ -73,7 +79,7 @@ def from_json(value: Any, annotation: Any) -> Any:
         MisfitError: it does not fit.
     """
     bare = bare_type(annotation)
-    if _is_anything(bare):
+    if is_anything(bare):
         return value
     if bare is None or bare is type(None):
         return _require_type(value, type(None), bare)
@@ -107,10 +113,6 @@ def expected_text(annotation: Any) -> str:
 
 
 # --- annotations -----------------------------------------------------------------------------------------------------
-
-
-def _is_anything(bare: Any) -> bool:
-    return bare is Any or bare is object or isinstance(bare, typing.TypeVar)
 
 
 def _plain_choice(choice: Any) -> Any:
@@ -226,12 +228,12 @@ def _choose(value: Any, bare: Any, choices: Mapping[Any, Any]) -> Any:
 def _parse_union(text: str, bare: Any) -> Any:
     """Try the members in order, but text last, because it accepts anything."""
     members = list(typing.get_args(bare))
-    takes_text = any(bare_type(member) is str or _is_anything(bare_type(member)) for member in members)
+    takes_text = any(bare_type(member) is str or is_anything(bare_type(member)) for member in members)
     if type(None) in members:
         members.remove(type(None))
         if not takes_text and text.strip().lower() in ("null", "none", ""):
             return None
-    for member in sorted(members, key=lambda each: bare_type(each) is str or _is_anything(bare_type(each))):
+    for member in sorted(members, key=lambda each: bare_type(each) is str or is_anything(bare_type(each))):
         try:
             return from_text(text, member)
         except MisfitError:
@@ -301,9 +303,8 @@ def _convert_tuple(value: Any, bare: Any, arguments: tuple[Any, ...]) -> tuple[A
 
 def _convert_object(value: Any, cls: Any, bare: Any) -> Any:
     """Build an attrs class, a dataclass, a named or typed dict, a pydantic model."""
-    pydantic = sys.modules.get("pydantic")
-    if pydantic is not None and issubclass(cls, pydantic.BaseModel):
-        return _build(lambda: cls.model_validate(value), value, cls)
+    if is_pydantic(cls):
+        return _make_object(lambda: cls.model_validate(value), value, cls)
     names = _find_fields(cls)
     if names is None:
         raise MisfitError(f"{expected_text(bare)}, which cannot be given on the command line", value)
@@ -323,23 +324,23 @@ def _convert_object(value: Any, cls: Any, bare: Any) -> Any:
     required: frozenset[str] = getattr(cls, "__required_keys__", frozenset())
     if typing.is_typeddict(cls) and (missing := required - arguments.keys()):
         raise MisfitError(f"{expected_text(bare)} with the fields {', '.join(sorted(missing))}", value)
-    return _build(lambda: cls(**arguments), value, cls)
+    return _make_object(lambda: cls(**arguments), value, cls)
 
 
 def _find_fields(cls: Any) -> dict[str, str] | None:
     """Return the names of a class's fields in its constructor and in its annotations."""
     if attrs.has(cls):
         return {field.alias or field.name: field.name for field in attrs.fields(cls) if field.init}
-    if dataclasses.is_dataclass(cls):
+    if is_dataclass(cls):
         return {field.name: field.name for field in dataclasses.fields(cls) if field.init}
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-        return {name: name for name in getattr(cls, "_fields", ())}
+    if is_named_tuple(cls):
+        return {name: name for name in cls._fields}
     return {name: name for name in typing.get_type_hints(cls)} if typing.is_typeddict(cls) else None
 
 
-def _build(build: Callable[[], Any], value: Any, cls: type) -> Any:
+def _make_object(make: Callable[[], Any], value: Any, cls: type) -> Any:
     try:
-        return build()
+        return make()
     except Exception as error:  # the user's validator, or a missing argument
         raise MisfitError(f"{expected_text(cls)} ({error})", value) from error
 

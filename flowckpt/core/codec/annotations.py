@@ -46,6 +46,11 @@ _CONTAINERS = {
 }
 
 
+def is_anything(annotation: Any) -> bool:
+    """Return whether an annotation allows any value: `Any`, `object` or a type variable."""
+    return annotation is Any or annotation is object or isinstance(annotation, typing.TypeVar)
+
+
 def is_structured(annotation: Any) -> bool:
     """Return whether values of this annotation need cattrs: whether it names a class outside the closed set."""
     try:
@@ -72,7 +77,7 @@ def strip_annotated(annotation: Any) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _is_structured(annotation: Any) -> bool:
-    if annotation is Any or annotation is None or annotation is object or isinstance(annotation, typing.TypeVar):
+    if annotation is None or is_anything(annotation):
         return False
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated or origin in (typing.Final, typing.ClassVar):
@@ -289,15 +294,15 @@ def is_scalar(value: Any) -> bool:
     return type(value).__module__ == "numpy" and hasattr(value, "item")
 
 
-# --- does a value fit an annotation? ---------------------------------------------------------------------------------
+# --- does a value have an annotated type? ----------------------------------------------------------------------------
 
 
 _OF_ONE = (list, set, frozenset)
-_NUMBERS: dict[Any, tuple[type, ...]] = {float: (int, float), complex: (int, float, complex)}
-"""The types that fit a number's type, as type checkers see it."""
+NUMBERS: dict[Any, tuple[type, ...]] = {float: (int, float), complex: (int, float, complex)}
+"""The types that count as a number's type, as type checkers see it."""
 
 
-def fits(value: Any, annotation: Any) -> bool:
+def has_type(value: Any, annotation: Any) -> bool:
     """Return whether a value has the annotated type; True if that is unknown.
 
     Classes with fields (attrs classes, dataclasses …) are not checked here: `encode` compares them with their
@@ -305,31 +310,41 @@ def fits(value: Any, annotation: Any) -> bool:
     """
     annotation = bare_type(annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in UNIONS:
+        return any(has_type(value, each) for each in arguments)
+    if origin is not typing.Literal and is_structured(annotation):
+        return True
+    return has_outer_type(value, annotation) and _have_item_types(value, origin, arguments)
+
+
+def has_outer_type(value: Any, annotation: Any) -> bool:
+    """Return whether a value has the annotated type, whatever the types of its items.
+
+    Args:
+        value: the value.
+        annotation: the type: not a union, and without wrappers (see `bare_type`).
+    """
     if annotation is None:
         return value is None
-    if origin in UNIONS:
-        return any(fits(value, each) for each in arguments)
-    if origin is typing.Literal:
-        return any(type(value) is type(each) and value == each for each in arguments)
-    if is_structured(annotation):
-        return True
-    cls = origin or annotation
-    if cls in _NUMBERS:
-        return isinstance(value, _NUMBERS[cls])
-    if not isinstance(cls, type):  # Any, a type variable
-        return True
-    return _is_instance(value, cls) and _items_fit(value, cls, arguments)
+    if typing.get_origin(annotation) is typing.Literal:
+        return any(type(value) is type(each) and value == each for each in typing.get_args(annotation))
+    cls = typing.get_origin(annotation) or annotation
+    if cls in NUMBERS:
+        return isinstance(value, NUMBERS[cls])
+    return not isinstance(cls, type) or _is_instance(value, cls)  # no class: Any, a type variable
 
 
-def _items_fit(value: Any, cls: type, arguments: tuple[Any, ...]) -> bool:
-    if cls in _OF_ONE and arguments:
-        return all(fits(item, arguments[0]) for item in value)
-    if cls is dict and arguments:
-        return all(fits(key, arguments[0]) and fits(item, arguments[1]) for key, item in value.items())
-    if cls is tuple and arguments:
+def _have_item_types(value: Any, cls: Any, arguments: tuple[Any, ...]) -> bool:
+    if not arguments:
+        return True
+    if cls in _OF_ONE:
+        return all(has_type(item, arguments[0]) for item in value)
+    if cls is dict:
+        return all(has_type(key, arguments[0]) and has_type(item, arguments[1]) for key, item in value.items())
+    if cls is tuple:
         if arguments[-1] is Ellipsis:
-            return all(fits(item, arguments[0]) for item in value)
-        return len(value) == len(arguments) and all(map(fits, value, arguments))
+            return all(has_type(item, arguments[0]) for item in value)
+        return len(value) == len(arguments) and all(map(has_type, value, arguments))
     return True
 
 

@@ -23,11 +23,13 @@ from flowckpt.core.codec.annotations import (
     LEAVES,
     UNIONS,
     convert_scalars,
+    has_outer_type,
     is_leaf,
     is_named_tuple,
     is_pydantic,
     is_scalar,
     is_structured,
+    strip_annotated,
 )
 from flowckpt.core.system.declared import type_name
 
@@ -120,23 +122,9 @@ def _structure_leaf(plain: Any, cls: Any) -> Any:
         return plain
     if isinstance(cls, type) and issubclass(cls, enum.Enum):
         return cls(plain)
-    if not _fits(plain, cls):
+    if not has_outer_type(plain, cls):
         raise ValueError(f"{plain!r:.80} is a {type_name(type(plain))}, not a {type_name(cls)}")
     return plain
-
-
-def _fits(plain: Any, annotation: Any) -> bool:
-    """Return whether a value of the closed set fits an annotation that names nothing else."""
-    origin = typing.get_origin(annotation)
-    if origin is typing.Annotated:
-        return _fits(plain, typing.get_args(annotation)[0])
-    if origin is typing.Literal:
-        return any(plain == item and type(plain) is type(item) for item in typing.get_args(annotation))
-    cls = origin or annotation
-    if not isinstance(cls, type):  # Any, a type variable
-        return True
-    number = (int,) if cls is float else (int, float) if cls is complex else ()  # as type checkers see it
-    return isinstance(plain, (cls, *number))
 
 
 def _is_union(annotation: Any) -> bool:
@@ -155,7 +143,7 @@ def _union_structurer(union: Any, made: Converter) -> Structure:
     """Build the first member of the union that the recorded value fits, as was checked when it was recorded."""
     members = typing.get_args(union)
     structured = [(member, made.get_structure_hook(member)) for member in members if is_structured(member)]
-    closed = [member for member in members if not is_structured(member)]
+    closed = [strip_annotated(member) for member in members if not is_structured(member)]
 
     def build(plain: Any, _: Any) -> Any:
         failure: Exception | None = None
@@ -164,7 +152,7 @@ def _union_structurer(union: Any, made: Converter) -> Structure:
                 return hook(plain, member)
             except Exception as error:  # it does not fit this one
                 failure = error
-        if any(_fits(plain, member) for member in closed):
+        if any(has_outer_type(plain, member) for member in closed):
             return plain
         if failure is not None and len(structured) == 1 and isinstance(plain, dict):
             raise failure  # only this member is possible, and its error says more

@@ -19,8 +19,10 @@ import attrs
 from flowckpt.core.codec import tags
 from flowckpt.core.codec.annotations import (
     LEAVES,
+    NUMBERS,
     UNIONS,
     bare_type,
+    is_anything,
     is_dataclass,
     is_named_tuple,
     is_pydantic,
@@ -71,7 +73,7 @@ def find_misfit(plain: Any, annotation: Any, place: str) -> str:
         place: the name of the value in the text.
     """
     bare = bare_type(annotation)
-    if bare is Any or bare is object or isinstance(bare, typing.TypeVar):
+    if is_anything(bare):
         return ""
     origin, arguments = typing.get_origin(bare) or bare, typing.get_args(bare)
     if origin in UNIONS:
@@ -100,8 +102,7 @@ def _find_class_misfit(plain: Any, cls: type, arguments: tuple[Any, ...], bare: 
             for name, each in plain.items()
         )
     if cls in LEAVES:
-        allowed = {float: (int, float), complex: (int, float, complex)}.get(cls, (cls,))
-        fits = isinstance(plain, allowed) and (cls is bool or type(plain) is not bool)
+        fits = isinstance(plain, NUMBERS.get(cls, (cls,))) and (cls is bool or type(plain) is not bool)
         return "" if fits else _misfit_message(plain, bare, place)
     if issubclass(cls, enum.Enum) or is_pydantic(cls) or (not typing.is_typeddict(cls) and isinstance(plain, cls)):
         return ""  # these validate their values themselves

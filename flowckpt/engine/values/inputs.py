@@ -10,7 +10,7 @@ import attrs
 
 from flowckpt.core import codec
 from flowckpt.core.codec import tags
-from flowckpt.core.codec.annotations import find_unstorable, fits
+from flowckpt.core.codec.annotations import find_unstorable, has_type
 from flowckpt.core.codec.blob import Recorded, plain_tree
 from flowckpt.core.dsl import NextGeneration, Workflow
 from flowckpt.core.identity import inputs_hash
@@ -155,7 +155,7 @@ def refuse_unfit(workflow: Workflow[Any, Any], name: str, value: Any) -> None:
         InputError: the type is wrong.
     """
     annotation = workflow.hints.get(name, Any)
-    if value is workflow.signature.parameters[name].default or fits(value, annotation):
+    if value is workflow.signature.parameters[name].default or has_type(value, annotation):
         return  # accept the common `limit: int = None`
     wanted = annotation.__qualname__ if isinstance(annotation, type) else str(annotation)
     raise InputError(
