@@ -44,7 +44,7 @@ _SEQUENCE, _ATTEMPT, _RESULTS = map(itemgetter, range(3))
 _TEXT_OF = {reason: reason.value for reason in Reason}
 
 
-def _build_head(record: _Record) -> dict[str, Any]:
+def _make_head(record: _Record) -> dict[str, Any]:
     """Return the head of a checkpoint as a tree."""
     sequence, attempt, _, name, reason, saved_at, head = record
     time = encode_time(saved_at)
@@ -94,7 +94,7 @@ class _Run:
 
     @property
     def size(self) -> int:
-        heads = sum(len(repr(_build_head(record))) for record in self.current.records)
+        heads = sum(len(repr(_make_head(record))) for record in self.current.records)
         return heads + sum(map(len, self.current.encoded)) + sum(map(len, self.blobs.values()))
 
     def list_records(self, course: _Course) -> list[_Record]:
@@ -103,7 +103,7 @@ class _Run:
     def fetch(self, digest: str, size: int) -> bytes:
         return self.blobs[digest]
 
-    def build_history(self, course: _Course, length: int | None = None) -> History:
+    def make_history(self, course: _Course, length: int | None = None) -> History:
         history = History()
         for encoded in course.encoded[:length]:
             result, blobs = decode_result(json.loads(encoded), self.fetch)
@@ -111,8 +111,8 @@ class _Run:
         return history
 
     def load(self, course: _Course, record: _Record) -> CheckpointData:
-        head = {**self.firsts[_ATTEMPT(record)], **_build_head(record)}
-        data = decode_head(head, self.build_history(course, _RESULTS(record)).view(), self.fetch)
+        head = {**self.firsts[_ATTEMPT(record)], **_make_head(record)}
+        data = decode_head(head, self.make_history(course, _RESULTS(record)).view(), self.fetch)
         return attrs.evolve(data, extra=copy.deepcopy(data.extra)) if data.extra else data
 
     def load_latest(self, attempt: int | None = None) -> CheckpointData | None:
@@ -122,12 +122,12 @@ class _Run:
     def list_references(self, workflow_id: str, course: _Course) -> list[CheckpointRef]:
         """Return the checkpoints of a course, oldest first."""
         references, before, answer = [], 0, None
-        history = self.build_history(course)
+        history = self.make_history(course)
         for record in course.records:
             sequence, by_attempt, results, name, *_ = record
             answer = verified_after(answer, history.results[before:results])
             if sequence not in self.deleted:
-                head = _build_head(record)
+                head = _make_head(record)
                 references.append(
                     records.CheckpointRef(
                         workflow_id,
@@ -153,7 +153,7 @@ class _Run:
     def drop_unnamed_values(self) -> None:
         texts = [repr(head) for head in self.firsts.values()]
         for course in self.courses:
-            texts += [repr(_build_head(record)) for record in course.records]
+            texts += [repr(_make_head(record)) for record in course.records]
             texts += [encoded.decode() for encoded in course.encoded]
         self.blobs = {name: blob for name, blob in self.blobs.items() if any(name in text for text in texts)}
 
@@ -202,7 +202,7 @@ class MemoryRunWriter(RunWriter):
         if first is not None and first.reason is Reason.CONTINUED:
             run.forget()
             return (), view.history.view(0)
-        shared = run.build_history(run.current).view().shared_length(view)
+        shared = run.make_history(run.current).view().shared_length(view)
         shared_records = [record for record in run.current.records if _RESULTS(record) <= shared]
         length = _RESULTS(shared_records[-1]) if shared_records else 0
         if len(shared_records) < len(run.current.records):
@@ -246,7 +246,7 @@ class MemoryRunWriter(RunWriter):
         with self._lock_for_write():
             if not self.is_adopted:  # the owner continues from the newest one that it read
                 last = self.run.list_records(self.run.current)[-1]
-                _, self.saved = self._begin_attempt(self.run.build_history(self.run.current, _RESULTS(last)).view())
+                _, self.saved = self._begin_attempt(self.run.make_history(self.run.current, _RESULTS(last)).view())
                 self.is_adopted = True
             self.run.written_by.add(self.attempt)
             self.run.deleted.update(set(sequences).intersection(map(_SEQUENCE, self.run.current.records)))
@@ -351,7 +351,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         if run is None or not run.started_at:
             raise CheckpointNotFoundError(workflow_id)
         for record in reversed(run.list_records(run.current)):
-            if _build_head(record)["checkpoint_id"] == checkpoint_id:
+            if _make_head(record)["checkpoint_id"] == checkpoint_id:
                 return run.load(run.current, record)
         raise CheckpointNotFoundError(workflow_id, checkpoint_id)
 

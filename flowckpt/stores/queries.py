@@ -241,7 +241,7 @@ class Repaired(FieldEquality):
         return bool(self.aside)
 
 
-async def read_whole_run(store: StoreBase, workflow_id: str) -> Sequence[CheckpointData]:
+async def read_all_attempts(store: StoreBase, workflow_id: str) -> Sequence[CheckpointData]:
     """Return the checkpoints of all attempts of a run without an owner, attempt by attempt, oldest first.
 
     Raises:

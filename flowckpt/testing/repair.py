@@ -11,6 +11,7 @@ from flowckpt.core.records.wait import Signal
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, RunLockedError
 from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.content import find_damaged_attempts
+from flowckpt.stores.queries import read_all_attempts
 from flowckpt.testing.store_under_test import NOON, RUN, StoreUnderTest, checkpoint, history_of, results
 
 
@@ -31,9 +32,7 @@ class RepairContract(StoreUnderTest):
 
     async def read(self, store: StoreBase) -> dict[int, CheckpointData]:
         """Return every checkpoint of the run, by its sequence."""
-        return {
-            data.sequence: data for each in await store.attempts(RUN) for data in await store.read_attempt(RUN, each)
-        }
+        return {data.sequence: data for data in await read_all_attempts(store, RUN)}
 
     async def is_damaged(self, store: StoreBase) -> bool:
         """Return whether the check of the run, or a reading of its attempts, finds damage."""

@@ -9,7 +9,7 @@ import sqlite3
 import pytest
 
 from flowckpt import WorkflowEngine, step, workflow
-from flowckpt.core.codec.results import build_result
+from flowckpt.core.codec.results import make_result
 from flowckpt.core.records import History
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.stores import open_store
@@ -51,7 +51,7 @@ def make_digests_fit(query, monkeypatch):
     """Let the digests of checkpoints be those of whatever is there."""
     texts = [text for (text,) in query("SELECT CAST(document AS TEXT) FROM step_results ORDER BY position")]
     history = History()
-    made = [build_result(json.loads(text), None)[0] for text in texts]
+    made = [make_result(json.loads(text), None)[0] for text in texts]
     history.extend(made, {}, lambda: [text.encode() for text in texts])
     for sequence, steps in query("SELECT sequence, steps FROM checkpoints"):
         chain = history.view(steps).chain.hex()

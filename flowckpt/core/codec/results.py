@@ -246,10 +246,10 @@ def decode_result(document: Json, fetch: Fetch | None = None) -> tuple[StepResul
     """
     if not isinstance(document, Mapping):
         raise DecodingError(f"a recorded result is malformed: {document!r:.120}")
-    return build_result({**document}, fetch)
+    return make_result({**document}, fetch)
 
 
-def build_result(
+def make_result(
     document: dict[str, Any], fetch: Fetch | None = None, line: Line | None = None, place: int = 0
 ) -> tuple[StepResult, Blobs]:
     """Like `decode_result`, for a document that no other code uses: the result keeps the document itself.
@@ -338,7 +338,7 @@ class PlainResult(StepResult):
         if type(self) is not PlainResult:
             return  # another thread was first
         if "_line" in vars(self):
-            read, _ = build_result(json.loads(self._line.opened)["step_results"][0], None, self._line)
+            read, _ = make_result(json.loads(self._line.opened)["step_results"][0], None, self._line)
             object.__setattr__(self, "__dict__", vars(read))
         object.__setattr__(self, "__class__", StepResult)
 
@@ -387,7 +387,7 @@ for _name in ("name", "_output", "duration_ms", "started_at", "arguments", *_ORI
     setattr(PlainResult, _name, _Unread(_name))
 
 
-def build_plain_result(fields: dict[str, Any], origin: bytes, arguments: bytes, line: Line) -> PlainResult:
+def make_plain_result(fields: dict[str, Any], origin: bytes, arguments: bytes, line: Line) -> PlainResult:
     """Return the plain result of a line.
 
     Args:

@@ -231,7 +231,7 @@ class Checkpointer:
         """
         refused = await self._make_savable(self._backoff, reason) if self._backoff is not None else None
         self.sequence += 1
-        data = self.attempted = self._build(reason, checkpoint_id, status, output, error, in_flight, evidence, snapshot)
+        data = self.attempted = self._make(reason, checkpoint_id, status, output, error, in_flight, evidence, snapshot)
         if self.secrets.is_any:
             results = self.history.results
             refuse_secret_record(data, results[self.searched :], self.secrets)
@@ -274,7 +274,7 @@ class Checkpointer:
         error.ref = f"{run.workflow_id}@{data.checkpoint_id}"
         return error
 
-    def _build(
+    def _make(
         self,
         reason: Reason,
         checkpoint_id: str | None,

@@ -289,7 +289,7 @@ class Postgres:
         deadline = context.deadline_after(context.settings.limits.query_seconds)
         try:
             with closing(_connect(url, context, deadline)) as connection, _closed_at(deadline, connection):
-                columns, statement, values = _build_statement(connection, query, context, deadline)
+                columns, statement, values = _make_statement(connection, query, context, deadline)
                 with connection.cursor() as cursor, closing(_read_rows(cursor, statement, values, columns)) as rows:
                     yield rows
         except psycopg.Error as error:
@@ -363,7 +363,7 @@ def _closed_at(deadline: Deadline, connection: _Connection) -> Iterator[None]:
 # --- the query ------------------------------------------------------------------------------------------------------
 
 
-def _build_statement(
+def _make_statement(
     connection: _Connection, query: Query, context: CheckContext, deadline: Deadline
 ) -> tuple[list[Column], bytes, list[str]]:
     """Build the query from names in the catalogue."""

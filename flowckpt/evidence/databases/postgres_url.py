@@ -86,7 +86,7 @@ def parse(url: str) -> PostgresUrl:
         if name in found:
             raise MalformedClaimError(f"the claim's URL has {name} twice", remedy=_FORM)
         found[name] = _decode(text, name)
-    return _build_url(found)
+    return _make_url(found)
 
 
 def register(url: str) -> None:
@@ -152,7 +152,7 @@ def _decode(text: str, name: str) -> str:
     return decoded
 
 
-def _build_url(found: dict[str, str]) -> PostgresUrl:
+def _make_url(found: dict[str, str]) -> PostgresUrl:
     if "dbname" not in found:
         raise MalformedClaimError("the claim's URL does not name a database", remedy=_FORM)
     host, port = found.pop("host", None), found.pop("port", None)

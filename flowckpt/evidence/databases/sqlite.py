@@ -49,7 +49,7 @@ class Sqlite:
         deadline = context.deadline_after(context.settings.limits.query_seconds)
         try:
             with closing(_open(database, context, deadline)) as connection:
-                sql = _build_query(connection, database, query)
+                sql = _make_query(connection, database, query)
                 connection.set_authorizer(_authorize)
                 with closing(connection.execute(sql, list(query.where.values()))) as cursor:
                     yield iter(cursor)
@@ -106,7 +106,7 @@ def _is_wal_at_rest(database: str, path: str, context: CheckContext) -> bool:
     return len(header) == 20 and header[18] == _WAL and not os.path.lexists(f"{path}-wal")
 
 
-def _build_query(connection: sqlite3.Connection, database: str, query: Query) -> str:
+def _make_query(connection: sqlite3.Connection, database: str, query: Query) -> str:
     """Build the query out of names that the catalogue knows."""
     found = connection.execute(
         "SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'view') AND name = ? COLLATE NOCASE",

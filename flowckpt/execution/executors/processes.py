@@ -59,7 +59,7 @@ class WorkerProcess:
         self.is_stopped = False
         try:
             self._process = subprocess.Popen(  # noqa: S603 - this very interpreter
-                _build_command(theirs.fileno(), life_read),
+                _make_command(theirs.fileno(), life_read),
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), life_read),
                 start_new_session=True,
@@ -167,7 +167,7 @@ class WorkerProcess:
             self._life = -1
 
 
-def _build_command(channel: int, life: int) -> list[str]:
+def _make_command(channel: int, life: int) -> list[str]:
     flags: list[str] = getattr(subprocess, "_args_from_interpreter_flags", list)()
     begin = _BOOTSTRAP.format("int(sys.orig_argv[-4])", "int(sys.orig_argv[-3])")
     return [

@@ -45,7 +45,7 @@ from flowckpt.stores.file.layout import (
 from flowckpt.stores.log.image import open_header
 from flowckpt.stores.log.sealing.protection import Seals
 from flowckpt.stores.log.segment import SegmentDamagedError, parse_segment
-from flowckpt.stores.queries import DAMAGE, Loss, Repaired, read_whole_run, unrepairable_error
+from flowckpt.stores.queries import DAMAGE, Loss, Repaired, read_all_attempts, unrepairable_error
 
 if TYPE_CHECKING:
     from flowckpt.stores.file.store import FileCheckpointStore
@@ -98,7 +98,7 @@ class _Repair:
                 owner = await self.store.owner(self.workflow_id)
                 raise RunLockedError(self.workflow_id, holder=str(owner or "another process")) from None
             if await self._is_intact():
-                return self._make_report(await read_whole_run(self.store, self.workflow_id), "")
+                return self._make_report(await read_all_attempts(self.store, self.workflow_id), "")
             aside = self._make_aside()
             try:
                 await self._copy_intact(aside)
@@ -173,7 +173,7 @@ class _Repair:
     async def _find_damage(self, intact: FileCheckpointStore) -> CheckpointCorruptedError | ForeignRecordError | None:
         """Return the next damage in the copy: a large value, or a segment that continues a missing record."""
         try:
-            found = await read_whole_run(intact, self.workflow_id)
+            found = await read_all_attempts(intact, self.workflow_id)
             for data in found:
                 check_values(data.held_values)
                 check_values(result.held_output for result in data.step_results)
@@ -209,7 +209,7 @@ class _Repair:
     async def _restore_run(self, aside: Path) -> Repaired:
         """Put the intact copy in the place of the run, with its messages and pins."""
         intact = self._open_store(aside / _INTACT)
-        found = await read_whole_run(intact, self.workflow_id)
+        found = await read_all_attempts(intact, self.workflow_id)
         if await self.store.load_latest(self.workflow_id) is None:
             await self.store.receive_run(self.workflow_id, lambda: found)
         try:

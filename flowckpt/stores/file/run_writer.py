@@ -525,11 +525,11 @@ class SegmentWriter(FencedWriter):
         if not self._filesystem.is_named(self._file, self._directory, segment_name(self.number)):
             return self._fenced_error(self._find_newest_of_others(names))
         later = [number for number in segment_numbers(names) if number > self.number]
-        is_fenced = bool(later) if is_claim_enough else any(map(self._is_begun, later))
+        is_fenced = bool(later) if is_claim_enough else any(map(self._has_more_than_header, later))
         return self._fenced_error(later[-1]) if is_fenced else None
 
-    def _is_begun(self, number: int) -> bool:
-        """Return whether a segment has more than its header."""
+    def _has_more_than_header(self, number: int) -> bool:
+        """Return whether a segment has more than its header, also if that is not yet a record."""
         filesystem = self._filesystem
         with open_if_there(filesystem, filesystem.open_read, self._directory, segment_name(number)) as file:
             start = b"" if file is None else filesystem.read(file, _HEADER_BYTES, 0)  # None if given up

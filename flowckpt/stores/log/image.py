@@ -20,7 +20,7 @@ import attrs
 from flowckpt.core.codec import decode
 from flowckpt.core.codec.blob import TAG, Fetch
 from flowckpt.core.codec.checkpoints import CARRIED, check_schema, decode_head
-from flowckpt.core.codec.results import Blobs, build_result, encode_time
+from flowckpt.core.codec.results import Blobs, encode_time, make_result
 from flowckpt.core.records import CheckpointData, History, HistoryView, Reason, Status, StepResult, checkpoint
 from flowckpt.core.records.checkpoint import STATUS_OF_REASON
 from flowckpt.core.records.generation import start_of_run
@@ -503,7 +503,7 @@ def _join_records(image: RunImage, records: list[Record], fetch: Fetch) -> None:
             if record.results:
                 source = record if TAG not in record.opened else None
                 for place, document in enumerate(record.results):
-                    result, blobs = build_result(document, fetch, source, place)
+                    result, blobs = make_result(document, fetch, source, place)
                     if blobs:
                         large[len(made)] = blobs
                     notable.append(len(made))

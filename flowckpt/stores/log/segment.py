@@ -39,9 +39,9 @@ from flowckpt.core.codec.results import (
     AFTER_OUTPUT,
     AFTER_PLAIN_OUTPUT,
     TIME,
-    build_plain_result,
     check_origin,
     encode_time,
+    make_plain_result,
 )
 from flowckpt.core.records.checkpoint import SCHEMA_VERSION
 from flowckpt.core.records.listing import Owner
@@ -639,7 +639,7 @@ def _parse_lines(data: bytes, lines: list[bytes], position: int, number: int, *,
         if (known := origins.get(origin)) is None:
             known = origins[origin] = check_origin(origin)
         record.sequence = int(sequence)
-        record.plain = build_plain_result(document, known, arguments, record)
+        record.plain = make_plain_result(document, known, arguments, record)
     return here
 
 

@@ -183,7 +183,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
             fetch = self._make_fetch(workflow_id, listed)
             contents = Contents(self.bucket, workflow_id, listed, with_bundles, {} if cache is None else cache)
             try:
-                return RunRead(self._build_image(contents, below, fetch), fetch, listed)
+                return RunRead(self._make_image(contents, below, fetch), fetch, listed)
             except CheckpointCorruptedError as error:
                 if keys is None and self._is_over(listed, workflow_id):  # the missing objects were cleared, not damaged
                     raise ChangedMeanwhileError from error
@@ -191,7 +191,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
 
         return self._retry(workflow_id, "read", read_once)
 
-    def _build_image(self, contents: Contents, below: int | None, fetch: Fetch) -> RunImage:
+    def _make_image(self, contents: Contents, below: int | None, fetch: Fetch) -> RunImage:
         workflow_id, attempts = contents.workflow_id, contents.keys.attempts
         numbers = [number for number in attempts if below is None or number < below]
         for number in reversed(attempts):

@@ -14,7 +14,7 @@ import attrs
 from flowckpt.core.codec import decode, dumps
 from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.codec.checkpoints import decode_head
-from flowckpt.core.codec.results import build_result, encode_time
+from flowckpt.core.codec.results import encode_time, make_result
 from flowckpt.core.records import CheckpointData, History, Status
 from flowckpt.core.records.checkpoint import verified_after
 from flowckpt.core.records.listing import EVERY, RunInfo, Selection
@@ -166,7 +166,7 @@ class RunImage:
             documents: list[dict[str, Any]] = json.loads(f"[{','.join(texts)}]")
             if len(documents) != len(texts):
                 raise DecodingError("a document contains several documents")
-            decoded = [build_result(document, fetch) for document in documents]
+            decoded = [make_result(document, fetch) for document in documents]
         except (DecodingError, ValueError, TypeError, RecursionError) as error:
             raise self.corrupt_error(place, f"results {first} to {last}: {error}") from error
         large = {index: blobs for index, (_, blobs) in enumerate(decoded) if blobs}

@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from flowckpt.core.codec.results import build_result
+from flowckpt.core.codec.results import make_result
 from flowckpt.core.records.wait import Signal
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, FlowckptError
 from flowckpt.stores.content import check_values
@@ -165,7 +165,7 @@ class _Repair:
                 return sound, f"result {before + len(sound) + 1} is missing"
             try:
                 (row,) = self._select(f"{_DOCUMENTS} AND position = ?", attempt, position)
-                result, blobs = build_result(json.loads(row[1]), self.fetch)
+                result, blobs = make_result(json.loads(row[1]), self.fetch)
                 check_values([*blobs.values(), result.held_output])
             except Exception as error:  # database errors, too: the bytes may not be text
                 return sound, _format_error(error)

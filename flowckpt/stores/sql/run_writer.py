@@ -123,10 +123,10 @@ class SqlRunWriter(FencedWriter, RunWriter):
         beginning: Sequence[Statement],
         evicted: frozenset[int],
     ) -> None:
-        addition = self._build_addition(data, view, held, encoded, beginning, evicted)
+        addition = self._make_addition(data, view, held, encoded, beginning, evicted)
         self._commit(self._database.write_now, addition)
 
-    def _build_addition(
+    def _make_addition(
         self,
         data: CheckpointData,
         view: HistoryView,
@@ -207,7 +207,7 @@ class SqlRunWriter(FencedWriter, RunWriter):
             return None
         was_poisoned = self.is_poisoned
         try:
-            addition = self._build_addition(data, *self._prepare_save(data))
+            addition = self._make_addition(data, *self._prepare_save(data))
             self.is_poisoned = True
             return self._database.write_later(addition, partial(self._complete, addition))
         except BaseException as error:  # nothing will be written

@@ -82,7 +82,7 @@ class SqlRuns(SqlReader):
         self, workflow_id: str, *, take_over: bool, at_least: int, previous: SqlRunWriter | None
     ) -> tuple[SqlRunWriter, CheckpointData | None, tuple[str, ...]]:
         instead_of = previous.token if previous is not None and previous.is_mine else ""
-        claim = self._build_claim(workflow_id, at_least=at_least, take_over=take_over, instead_of=instead_of)
+        claim = self._make_claim(workflow_id, at_least=at_least, take_over=take_over, instead_of=instead_of)
         run, attempt = self.database.write(workflow_id, "acquire", claim.write)
         if previous is not None:
             self.owned.pop(workflow_id).close()
@@ -102,7 +102,7 @@ class SqlRuns(SqlReader):
 
     def _claim_next(self, writer: SqlRunWriter) -> SqlRunWriter:
         workflow_id = writer.workflow_id
-        claim = self._build_claim(workflow_id, take_over=True, instead_of=writer.token, after=writer.attempt)
+        claim = self._make_claim(workflow_id, take_over=True, instead_of=writer.token, after=writer.attempt)
         run, attempt = self.database.write(workflow_id, "acquire", claim.write)
         self.owned.pop(workflow_id).close()
         with self._released_on_error(claim, run):
@@ -124,7 +124,7 @@ class SqlRuns(SqlReader):
             self.database.write(claim.workflow_id, "release", partial(release_run, run=run, writer=claim.writer))
             raise
 
-    def _build_claim(self, workflow_id: str, **options: Any) -> Claim:
+    def _make_claim(self, workflow_id: str, **options: Any) -> Claim:
         writer, process = secrets.token_hex(16), self._process()
         return Claim(workflow_id, writer, process, self._times.seconds, **options)
 
@@ -132,18 +132,18 @@ class SqlRuns(SqlReader):
         """Claim a new run; return None if it exists, because it must be read."""
         if not self.database.dialect.claim_new:
             return None
-        work, complete = self._build_new_claim(workflow_id)
+        work, complete = self._make_new_claim(workflow_id)
         lease: Lease | None = complete(self.database.write_now(work))
         return lease
 
     def acquire_new_later(self, workflow_id: str) -> asyncio.Future[Lease | None]:
         """Claim a new run with the next group; None if it exists."""
-        return self.database.write_later(*self._build_new_claim(workflow_id))
+        return self.database.write_later(*self._make_new_claim(workflow_id))
 
-    def _build_new_claim(self, workflow_id: str) -> tuple[Work, Completion]:
+    def _make_new_claim(self, workflow_id: str) -> tuple[Work, Completion]:
         """Return the claim of a new run, and the function that handles its outcome."""
         self._prepare_leases()
-        claim = self._build_claim(workflow_id)
+        claim = self._make_claim(workflow_id)
         dialect = self.database.dialect
 
         def work(session: Session) -> list[tuple[int, int]]:
@@ -171,12 +171,12 @@ class SqlRuns(SqlReader):
         writer = self.owned.get(workflow_id)
         if writer is None or token not in ("", writer.token) or not writer.is_mine:
             return None
-        released = self.database.write_later(self._build_release(writer), unwrap_outcome)
+        released = self.database.write_later(self._make_release(writer), unwrap_outcome)
         del self.owned[workflow_id]
         writer.close()
         return released
 
-    def _build_release(self, writer: SqlRunWriter) -> Work:
+    def _make_release(self, writer: SqlRunWriter) -> Work:
         dialect, run, token = self.database.dialect, writer.run, writer.token
         statements: list[tuple[str, tuple[Any, ...]]] = []
         if dialect.release and writer.is_adopted:
@@ -200,7 +200,7 @@ class SqlRuns(SqlReader):
     def _give_up(self, writer: SqlRunWriter) -> None:
         writer.close()
         if writer.is_mine:
-            self.database.write_now(self._build_release(writer))
+            self.database.write_now(self._make_release(writer))
 
     def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Share large values of another run with an owned run, without a copy."""
