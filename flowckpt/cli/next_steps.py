@@ -63,21 +63,11 @@ class ResumeLine(FieldEquality):
             *added: further options; they replace typed ones of the same name.
             name: the command.
         """
-        words = ["flowckpt", name, *self.store_words()]
-        if name == "resume":
-            words += self.choice.mirror_words
-        words += [*self.place_words(), *["--no-cache"] * self.options.no_cache]
+        words = [*self.place_words(), *["--no-cache"] * self.options.no_cache]
         for option, value in (*self._typed_options(), *(self._typed_saving_options() if name == "resume" else ())):
             if option not in added:
                 words += [option, value]
-        words += added
-        if self.workflow_id.startswith("-"):
-            words.append("--")
-        return escape(_quote_words([*words, self.workflow_id]))
-
-    def store_words(self) -> list[str]:
-        """Return the options that name the store in a command, if needed."""
-        return ["--store", hide_passwords(self.choice.given)] if self.choice.given else []
+        return command_line(name, self.choice, self.workflow_id, options=[*words, *added])
 
     def place_words(self) -> list[str]:
         """Return the options that name the program and its directory, if they were typed."""
@@ -181,8 +171,7 @@ def changed_ways(line: ResumeLine) -> list[str]:
 
 def not_undoable_ways(line: ResumeLine) -> list[str]:
     """Return the options if the code no longer says how to undo some steps."""
-    words = [*line.store_words(), "--no-rollback", *["--"] * line.workflow_id.startswith("-"), line.workflow_id]
-    leave = escape(_quote_words(["flowckpt", "cancel", *words]))
+    leave = command_line("cancel", line.choice, line.workflow_id, options=["--no-rollback"])
     return [
         "Restore the code that ran them, and resume.",
         f"Undo the others, and report these as failures: {line.command('--force')}",
@@ -203,12 +192,11 @@ def mismatch_ways(line: ResumeLine, error: InputMismatchError) -> list[str]:
     """Return the options for inputs that differ from the recorded ones."""
     if not error.names or not line.inputs.keys() >= {*error.names}:
         return [error.remedy]
-    words = [*line.store_words(), *line.place_words()]
-    words += [word for name, text in line.inputs.items() for word in ("-i", f"{name}={text}")]
-    fork = _quote_words(["flowckpt", "fork", *words, *["--"] * line.workflow_id.startswith("-"), line.workflow_id])
+    words = [word for name, text in line.inputs.items() for word in ("-i", f"{name}={text}")]
+    fork = command_line("fork", line.choice, line.workflow_id, options=[*line.place_words(), *words])
     return [
         f"Resume with the recorded inputs: {line.command()}",
-        f"Create a new run with these inputs, which reuses results that are still valid: {escape(fork)}",
+        f"Create a new run with these inputs, which reuses results that are still valid: {fork}",
     ]
 
 
@@ -249,15 +237,10 @@ def show_resume_hint(
     if store.spec.startswith("memory:"):
         say("It cannot be resumed: its store was the memory of this process.")
     elif handled is None:
-        say(f"Resume with: {resume_command(workflow_id, store)}{f' {more}' if more else ''}")
+        say(f"Resume with: {command_line('resume', store, workflow_id)}{f' {more}' if more else ''}")
     else:
         line = command_line("resume", store, workflow_id, options=("--from", handled.path))
         say("\n".join(handled_ways(line, handled)))
-
-
-def resume_command(workflow_id: str, store: StoreChoice) -> str:
-    """Return the command that resumes a run, quoted for a shell."""
-    return command_line("resume", store, workflow_id)
 
 
 def handled_ways(line: str, handled: HandledFailure) -> list[str]:
@@ -277,10 +260,6 @@ def handled_ways(line: str, handled: HandledFailure) -> list[str]:
     ]
 
 
-def _quote_words(words: Iterable[str]) -> str:
-    return " ".join(map(shell_word, words))
-
-
 def command_line(name: str, store: StoreChoice, *words: str, options: Sequence[str] = ()) -> str:
     """Return a command on the same store, quoted for a shell.
 
@@ -298,7 +277,7 @@ def command_line(name: str, store: StoreChoice, *words: str, options: Sequence[s
     line += options
     if any(word.startswith("-") for word in words):
         line.append("--")
-    return escape(_quote_words([*line, *words]))
+    return escape(" ".join(map(shell_word, [*line, *words])))
 
 
 # The waits of a suspended run, for people, with the commands that continue it.
@@ -332,7 +311,7 @@ def show_ways_on(workflow_id: str, waits: Sequence[Wait], store: StoreChoice) ->
     when = "" if first is None else f", from {format_moment(first)} on"
     if any(not wait.is_timed for wait in waits):
         when = ", once that is done" + (f"; or from {format_moment(first)} on" if first is not None else "")
-    say(f"Resume with: {resume_command(workflow_id, store)}{when}")
+    say(f"Resume with: {command_line('resume', store, workflow_id)}{when}")
 
 
 def _answer_lines(workflow_id: str, waits: Iterable[Wait], store: StoreChoice) -> list[str]:

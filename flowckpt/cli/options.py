@@ -169,14 +169,6 @@ class ParsedText(_ParamType):
             self.fail(f"{value!r} is not {self._expected}", param, ctx)
 
 
-def _check_host(text: str) -> str:
-    """Return `HOST:PORT`, or `[ADDRESS]:PORT`."""
-    host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()):
-        raise ValueError
-    return text
-
-
 AGE = ParsedText("age", lambda text: age_of(text, "AGE"), "an age; write 90s, 45m, 12h, 30d or 2w")
 
 
@@ -286,7 +278,7 @@ _TYPES: dict[type, Callable[[Any], click.ParamType[Any]]] = {
     Choice: lambda kind: click.Choice(kind.options),
     Count: lambda kind: click.IntRange(kind.least, kind.most),
     Seconds: lambda kind: SecondsRange(0, min_open=True),
-    Hosts: lambda kind: ParsedText("host:port", _check_host, "of the form HOST:PORT"),
+    Hosts: lambda kind: ParsedText("host:port", lambda text: kind.from_toml([text])[0], "of the form HOST:PORT"),
     Executors: lambda kind: click.STRING,
 }
 
@@ -463,10 +455,13 @@ cache_option = click.option(
     help="Run steps with .cache() even if another run has a result that they could take.",
 )
 
+stale_options = combine_options(
+    setting_option("on_stale"), setting_option("on_code_change"), setting_option("on_package_change")
+)
+"""What to do with stale results."""
+
 policy_options = combine_options(
-    setting_option("on_stale"),
-    setting_option("on_code_change"),
-    setting_option("on_package_change"),
+    stale_options,
     setting_option("reuse"),
     verify_option,
     network_option,

@@ -134,13 +134,12 @@ def choose_store(
         option_value = "" if spec == settings["store"] else option
     if is_own:
         remember_store(hide_passwords(option_value))
-    return StoreChoice(
-        spec,
-        option_value,
-        settings["key_file"],
-        settings["compression"],
-        *_choose_mirror(settings, spec if option_value else ""),
-    )
+    return _make_choice(settings, spec, option_value)
+
+
+def _make_choice(settings: Settings, spec: str, given: str = "") -> StoreChoice:
+    mirror = _choose_mirror(settings, spec if given else "")
+    return StoreChoice(spec, given, settings["key_file"], settings["compression"], *mirror)
 
 
 GIVEN_MIRROR = "flowckpt.given_mirror"
@@ -161,19 +160,18 @@ def _choose_mirror(settings: Settings, other: str) -> tuple[str, str, tuple[str,
     options: Mapping[str, str] = meta.get(GIVEN_MIRROR, {})
     words = [word for name, text in options.items() for word in (f"--{name.replace('_', '-')}", hide_passwords(text))]
     on_error = options.get("on_mirror_error", settings["on_mirror_error"])
+    mirror, store = settings.entries["mirror"], settings.entries["store"]
+    spec = mirror.value or ""
     if "mirror" in options:
         named = options["mirror"]
-        return (make_spec_absolute(named, Path.cwd()) if named else ""), on_error, tuple(words)
-    mirror, store = settings.entries["mirror"], settings.entries["store"]
-    if not mirror.value:
-        return "", on_error, tuple(words)
-    if other or _NEARER.index(store.source) < _NEARER.index(mirror.source):
+        spec = make_spec_absolute(named, Path.cwd()) if named else ""
+    elif spec and (other or _NEARER.index(store.source) < _NEARER.index(mirror.source)):
         if GIVEN_MIRROR in meta and other != mirror.value and not meta.get("flowckpt.told_of_mirror"):
             meta["flowckpt.told_of_mirror"] = True
             message = "belongs to the store of the settings, so this run has no mirror; --mirror names one"
             say(escape(f"flowckpt: warning: the mirror of {mirror.place} {message}"))
-        return "", on_error, tuple(words)
-    return mirror.value, on_error, tuple(words)
+        spec = ""
+    return spec, on_error, tuple(words)
 
 
 NO_COLOR = "flowckpt.no_color"
@@ -271,8 +269,7 @@ def configured_engine(checkpoint_store: CheckpointStore | None = None, /, **argu
     arguments = {**_engine_arguments(settings), **arguments}
     choice = None
     if checkpoint_store is None:
-        mirror = _choose_mirror(settings, "")
-        choice = StoreChoice(settings["store"], "", settings["key_file"], settings["compression"], *mirror)
+        choice = _make_choice(settings, settings["store"])
         checkpoint_store = choice.open()
     arguments["listeners"] = (*arguments.get("listeners", ()), *create_listeners(choice, settings))
     return WorkflowEngine(checkpoint_store, **arguments)

@@ -8,7 +8,7 @@ import click
 
 from flowckpt.cli.arguments import refuse_known_secrets
 from flowckpt.cli.exit_codes import ExitCode
-from flowckpt.cli.next_steps import resume_command
+from flowckpt.cli.next_steps import command_line
 from flowckpt.cli.options import (
     Command,
     RunName,
@@ -63,7 +63,7 @@ def report_sent(sent: Sent, message: str, store: StoreChoice, *, as_json: bool) 
     if sent.owner:
         say(f"The run is live and will take it: {escape(sent.owner)}.")
     elif sent.is_awaited:
-        say(f"Resume with: {resume_command(sent.workflow_id, store)}")
+        say(f"Resume with: {command_line('resume', store, sent.workflow_id)}")
 
 
 def resume_or_report(

@@ -8,12 +8,12 @@ import random
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from typing import Any
 
 import attrs
 import click
 
+from flowckpt.cli.config.settings import SETTINGS
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.next_steps import command_line
 from flowckpt.cli.options import (
@@ -22,12 +22,12 @@ from flowckpt.cli.options import (
     executor_option,
     json_option,
     parse_executors,
-    setting_option,
+    stale_options,
     store_option,
 )
 from flowckpt.cli.recoverer.child import Child
 from flowckpt.cli.recoverer.recoverer import Recoverer
-from flowckpt.cli.render.terminal import escape, say, write_document
+from flowckpt.cli.render.terminal import escape, say, say_with_time, write_document
 from flowckpt.cli.runs import open_chosen_store
 from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.core.system.clock import SystemClock
@@ -58,9 +58,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 )
 @click.option("--workflow", "workflows", metavar="W", multiple=True, help="Only runs of this workflow; repeatable.")
 @click.option("--show-output", is_flag=True, help="Print the output of the runs, each line after the id of its run.")
-@setting_option("on_stale")
-@setting_option("on_code_change")
-@setting_option("on_package_change")
+@stale_options
 @executor_option
 @json_option
 @store_option
@@ -71,12 +69,10 @@ def recover_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     jobs: int,
     workflows: tuple[str, ...],
     show_output: bool,
-    on_stale: str | None,
-    on_code_change: str | None,
-    on_package_change: str | None,
     executors: tuple[str, ...],
     as_json: bool,
     store: str | None,
+    **policy: str | None,
 ) -> int:
     """Resume every run whose process is gone or whose wake-up time has come.
 
@@ -101,12 +97,7 @@ def recover_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if choice.spec.startswith("memory:"):
         raise click.UsageError("a store in the memory of another process cannot be recovered")
     results: list[Recovered] = []
-    policy = {
-        "--on-stale": on_stale,
-        "--on-code-change": on_code_change,
-        "--on-package-change": on_package_change,
-    }
-    options = [word for option, value in policy.items() if value is not None for word in (option, value)]
+    options = [word for name, each in policy.items() if each is not None for word in (SETTINGS[name].option, each)]
     options += [word for each in executors for word in ("--executor", each)]
     stopped_by = asyncio.run(
         _recover(
@@ -138,7 +129,7 @@ async def _recover(
 ) -> str:
     """Recover runs; return the name of the signal that stopped it, or an empty text."""
     stopped_by: list[str] = []
-    tell = say if every is None else _say_with_time
+    tell = say if every is None else say_with_time
     if every is not None:
         tell(_describe_watch(choice, workflows, every, jobs))
 
@@ -220,7 +211,3 @@ def _show_sum(counts: Counter[Outcome], reported: int, choice: StoreChoice) -> N
 def _describe_watch(choice: StoreChoice, workflows: tuple[str, ...], every: float, jobs: int) -> str:
     which = f"runs of {', '.join(map(escape, workflows))}" if workflows else "all runs"
     return f"flowckpt: watching {escape(choice.shown)}: {which}, every {every:g} s, at most {jobs} at a time"
-
-
-def _say_with_time(line: str) -> None:
-    say(f"{datetime.now():%H:%M:%S} {line}")  # noqa: DTZ005 - the reader's wall clock

@@ -53,12 +53,8 @@ def find_table(directory: Path) -> tuple[Mapping[str, Any], Path | None]:
     """
     for candidate in (directory, *directory.parents):
         file = candidate / FILE_NAME
-        try:
-            text = file.read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
+        if (text := _read_file(file)) is None:
             continue
-        except OSError as error:
-            raise _setting_error(file, f" cannot be read: {error.strerror}") from error
         # A file that does not mention flowckpt may be invalid.
         table, source = _find_table(text, file) if b"flowckpt" in text else ({}, None)
         if source is not None:
@@ -70,6 +66,16 @@ def find_table(directory: Path) -> tuple[Mapping[str, Any], Path | None]:
 def _setting_error(file: Path | str | None, problem: str, key: str = "", remedy: str = "") -> SettingError:
     """Return the error of a file of settings, or of a variable; its message is the name followed by `said`."""
     return SettingError(f"{file}{problem}", setting=key, source=str(file), remedy=remedy)
+
+
+def _read_file(file: Path) -> bytes | None:
+    """Return the bytes of a file of settings; None if it does not exist."""
+    try:
+        return file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _setting_error(file, f" cannot be read: {error.strerror}") from error
 
 
 def _parse_file(text: bytes, file: Path) -> dict[str, Any]:
@@ -340,12 +346,8 @@ def _read_safe_stores() -> list[Path]:
 
 
 def _read_user_file(file: Path) -> list[Path]:
-    try:
-        text = file.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+    if (text := _read_file(file)) is None:
         return []
-    except OSError as error:
-        raise _setting_error(file, f" cannot be read: {error.strerror}") from error
     for place, reason in _find_untrusted_places(file, directory=file.parent):
         remedy = "Make yourself its owner, and remove write access for others: chmod go-w."
         raise _setting_error(file, f" cannot be trusted: {place} {reason}", remedy=remedy)

@@ -11,7 +11,7 @@ import attrs
 
 from flowckpt.cli.progress.state import Counts, FanOutProgress, FanOuts, Progress, progress_text
 from flowckpt.cli.render.tables import duration_text, figures_text
-from flowckpt.cli.render.terminal import OutputFailedError, escape, json_text, say, short_value, write_if_read
+from flowckpt.cli.render.terminal import OutputFailedError, escape, json_text, say_with_time, short_value, write_if_read
 from flowckpt.core import codec
 from flowckpt.core.codec import Json
 from flowckpt.core.codec.results import encode_error
@@ -205,9 +205,9 @@ class PlainLines(Progress):
             more += f", {figures_text(figures)}" if figures else ""
         if kind == "StepProgress" and not self._is_due(event):
             return
-        _say(escape(_LINES.get(kind, _other_line)(event)) + more)
+        say_with_time(escape(_LINES.get(kind, _other_line)(event)) + more)
         for detail in getattr(event, "details", ()):
-            _say(f"  {escape(detail)}")
+            say_with_time(f"  {escape(detail)}")
 
     def stop(self) -> None:
         """Write a line about the steps restored since the last one."""
@@ -217,14 +217,14 @@ class PlainLines(Progress):
         restored, reverified = self._counts.take_restored()
         if restored:
             more = f", the evidence of {reverified} holds" if reverified else ""
-            _say(f"{pluralize(restored, 'step')} restored from the record{more}")
+            say_with_time(f"{pluralize(restored, 'step')} restored from the record{more}")
 
     def _say_members(self, fan_out: FanOutProgress) -> None:
         tenth = max(1, (fan_out.total or 0) // 10) if fan_out.total is not None else _UNKNOWN_PART
         part = fan_out.done // tenth
         if part > self._shown_parts.get(fan_out.path, 0) and fan_out.done != fan_out.total:
             self._shown_parts[fan_out.path] = part
-            _say(f"{escape(fan_out.path)}: {fan_out}")
+            say_with_time(f"{escape(fan_out.path)}: {fan_out}")
 
     def _is_due(self, event: Any) -> bool:
         now = time.monotonic()
@@ -232,10 +232,6 @@ class PlainLines(Progress):
             return False
         self._progress_shown_at[event.path] = now
         return True
-
-
-def _say(line: str) -> None:
-    say(f"{datetime.now():%H:%M:%S} {line}")  # noqa: DTZ005 - the reader's wall clock
 
 
 def _other_line(event: Event) -> str:

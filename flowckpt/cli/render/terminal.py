@@ -14,6 +14,7 @@ import re
 import reprlib
 import sys
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from itertools import islice
 from pathlib import PurePath
 from typing import Any
@@ -141,6 +142,11 @@ def say(text: str) -> None:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(f"{text}\n")
             sys.stderr.flush()
+
+
+def say_with_time(line: str) -> None:
+    """Write a line to standard error after the time of day."""
+    say(f"{datetime.now():%H:%M:%S} {line}")  # noqa: DTZ005 - the reader's wall clock
 
 
 def is_terminal() -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
@@ -306,13 +306,11 @@ class Ui:
 
     def api_plan(self, request: HttpRequest) -> Response:
         """Return what `plan --json` prints."""
-        code, document = self.commands.document(["plan", "--json", "--", _find_run_id(request)])
-        return JSONResponse(document, headers={"X-Exit-Code": str(code)})
+        return self._run_command(["plan", "--json", "--", _find_run_id(request)])
 
     def api_store(self, request: HttpRequest) -> Response:
         """Return what `store stats --json` prints."""
-        code, document = self.commands.document(["store", "stats", "--json"])
-        return JSONResponse(document, headers={"X-Exit-Code": str(code)})
+        return self._run_command(["store", "stats", "--json"])
 
     async def api_act(self, request: HttpRequest) -> Response:
         """Run the command of an action; return its document and its exit code."""
@@ -327,8 +325,7 @@ class Ui:
         words = action.arguments(run, values)
         place = 2 if words[0] == "store" else 1
         arguments = [*words[:place], "--json", *words[place:]]
-        code, document = await run_in_threadpool(self.commands.document, arguments)
-        return JSONResponse(document, headers={"X-Exit-Code": str(code)})
+        return await run_in_threadpool(self._run_command, arguments)
 
     def openapi(self, request: HttpRequest) -> Response:
         """Return the description of the JSON API."""
@@ -349,6 +346,11 @@ class Ui:
         elif plan is not None:
             note = f"The plan failed: {plan['error']['message']}"
         return make_run_report(self.store, run, stored, comparison=comparison, decisions=decisions, plan_note=note)
+
+    def _run_command(self, arguments: Sequence[str]) -> Response:
+        """Return the document of a command and its exit code."""
+        code, document = self.commands.document(arguments)
+        return JSONResponse(document, headers={"X-Exit-Code": str(code)})
 
     def _find_action(self, request: HttpRequest) -> tuple[str, Action]:
         run = _find_run_id(request)
