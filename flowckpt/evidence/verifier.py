@@ -291,11 +291,9 @@ class EvidenceVerifier:
     ) -> None:
         if isinstance(allow_network, str):
             raise EvidenceError(f"allow_network is a list of hosts, not {allow_network!r:.80}", remedy="Use a list.")
-        if mode not in tuple(Mode):
-            raise EvidenceError(f"{mode!r:.80} is not a mode of a verifier", remedy="Write 'hash' or 'stat'.")
         hosts = [AllowedHost.parse(each) if isinstance(each, str) else each for each in allow_network]
         self._settings = Settings(
-            str(Path(base_path).absolute()), allow_absolute, Mode(mode), tuple(hosts), limits or Limits()
+            str(Path(base_path).absolute()), allow_absolute, _parse_mode(mode), tuple(hosts), limits or Limits()
         )
         self._predicates = {function_name(function): function for function in predicates}
         self._checks = dict(checks or {})
@@ -314,11 +312,9 @@ class EvidenceVerifier:
             mode: `hash` or `stat`.
             executor: runs large hashing work and the checks of a quorum.
         """
-        if mode is not None and mode not in tuple(Mode):
-            raise EvidenceError(f"{mode!r:.80} is not a mode of a verifier", remedy="Write 'hash' or 'stat'.")
         other = copy.copy(self)
         if mode is not None:
-            other._settings = attrs.evolve(self._settings, mode=Mode(mode))
+            other._settings = attrs.evolve(self._settings, mode=_parse_mode(mode))
         if executor is not None:
             other._executor = executor
         return other
@@ -608,6 +604,12 @@ class EvidenceVerifier:
             details = tuple(_clean_text(detail, hidden) for detail in details)
             details = () if details == (error,) else details
         return Verdict(claim, outcome.status, error, now, details, outcome.method, took_ms)
+
+
+def _parse_mode(mode: Mode | str) -> Mode:
+    if mode not in tuple(Mode):
+        raise EvidenceError(f"{mode!r:.80} is not a mode of a verifier", remedy="Write 'hash' or 'stat'.")
+    return Mode(mode)
 
 
 def _clean_text(text: str, secrets: frozenset[str]) -> str:

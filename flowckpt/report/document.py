@@ -16,7 +16,7 @@ from flowckpt.core.records.checkpoint import recorded_claims
 from flowckpt.core.records.generation import number_of
 from flowckpt.core.records.result import COMPOSITES, sum_figures
 from flowckpt.core.records.wait import Wait, open_waits
-from flowckpt.core.system.numbers import pluralize
+from flowckpt.core.system.numbers import number_text, pluralize
 from flowckpt.engine.rules.plan import Decision
 from flowckpt.engine.run.lease import require_run
 from flowckpt.engine.run.live import LiveNote, read_live
@@ -353,7 +353,11 @@ def _describe_reuse(timeline: Timeline) -> str:
 
 def format_value(value: Any) -> str:
     """Return a recorded value as shortened JSON text, without decoding it into the user's types."""
-    text = codec.dumps(plain_tree(value, "value"))
+    return shorten_text(codec.dumps(plain_tree(value, "value")))
+
+
+def shorten_text(text: str) -> str:
+    """Return the start of a long text, with its length."""
     return text if len(text) <= _MOST_VALUE else f"{text[:_MOST_VALUE]}… ({len(text):,} characters)"
 
 
@@ -381,17 +385,12 @@ def _make_detail(result: StepResult) -> dict[str, Any]:
         if value := getattr(result, name):
             detail[name] = value
     if result.figures:
-        detail["figures"] = {name: figure_text(value) for name, value in result.figures.items()}
+        detail["figures"] = {name: number_text(value) for name, value in result.figures.items()}
     if result.source:
         detail["taken from"] = f"step {result.source['path']} of run {result.source['workflow_id']}"
     if result.marks:
         detail["marks"] = ", ".join(mark.replace("_", " ") for mark in result.marks)
     return detail
-
-
-def figure_text(value: float) -> str:
-    """Return a recorded figure as text: `1,200`, `0.02`."""
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
 
 
 def _read_command_output(tree: Any) -> dict[str, str]:

@@ -14,7 +14,7 @@ from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.records.wait import format_moment
 from flowckpt.engine.rules.plan import ResumePlan
 from flowckpt.engine.values.result import WorkflowResult
-from flowckpt.report.document import RunReport, duration_in_words, error_text, plan_sentence
+from flowckpt.report.document import RunReport, duration_in_words, error_text, plan_sentence, shorten_text
 from flowckpt.report.document import read_report as read_report  # noqa: PLC0414 - for callers that show a run
 from flowckpt.report.drawing import escape
 from flowckpt.report.page import WATERFALL, render_attempts, render_data, render_document, render_steps, render_table
@@ -22,7 +22,6 @@ from flowckpt.report.page import WATERFALL, render_attempts, render_data, render
 _MOST_DETAILS = 300
 """How many steps show their values: the output of a cell is saved with the notebook."""
 _MOST_ROWS = 200
-_MOST_TEXT = 2_000
 _MOST_LANES, _LARGE = 20, 24
 """The most lanes without scrolling, and the most members that a group shows at first, as in `waterfall.js`."""
 _LANE, _TOOLS = 24, 240
@@ -89,11 +88,11 @@ def _render_result(result: WorkflowResult) -> str:
     if result.generation > 1:
         rows.append(["generation", str(result.generation)])
     if result.status.value == "completed":
-        rows.append(["output", _shorten(repr(result.output))])
+        rows.append(["output", shorten_text(repr(result.output))])
     if result.failure is not None:
         rows.append(["error", error_text(result.failure)])
     elif result.error is not None:
-        rows.append(["error", _shorten(f"{type(result.error).__name__}: {result.error}")])
+        rows.append(["error", shorten_text(f"{type(result.error).__name__}: {result.error}")])
     rows += [["waits", str(wait)] for wait in result.waits]
     if result.undone:
         rows.append(["undone", ", ".join(result.undone[:_MOST_ROWS])])
@@ -140,7 +139,3 @@ def _render_runs(runs: Sequence[RunInfo]) -> str:
 
 def _render_heading(workflow: str, run: str, status: str) -> str:
     return f"<p><strong>{escape(workflow)}</strong> <code>{escape(run)}</code> {escape(status)}</p>"
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}… ({len(text):,} characters)"

@@ -19,13 +19,13 @@ from flowckpt.core.codec.blob import plain_tree
 from flowckpt.core.records.generation import number_of
 from flowckpt.core.records.result import sum_figures
 from flowckpt.core.records.wait import format_moment
+from flowckpt.core.system.numbers import number_text
 from flowckpt.engine.run.live import collect_published
 from flowckpt.engine.run.resumption import PACKAGES
 from flowckpt.report.document import (
     RunReport,
     duration_in_words,
     error_text,
-    figure_text,
     format_value,
     lane_result_text,
 )
@@ -145,7 +145,7 @@ def _render_facts(report: RunReport) -> str:
     rows += [("generation", str(number))] if (number := number_of(latest.metadata)) > 1 else []
     rows += [(f"tag {name}", str(value)) for name, value in latest.metadata.get("tags", {}).items()]
     totals = sum_figures(latest.step_results)
-    rows += [(f"figure {name}", figure_text(value)) for name, value in totals.items()]
+    rows += [(f"figure {name}", number_text(value)) for name, value in totals.items()]
     published = collect_published(latest.step_results, report.live)
     rows += [(f"published {name}", format_value(each.value)) for name, each in published.items()]
     rows += [
@@ -248,7 +248,7 @@ def _render_comparison(report: RunReport) -> Iterator[str]:
         yield "<p>No step became slower.</p>"
     if comparison.figures:
         rows = [
-            [each.name, figure_text(each.total), "" if each.usual is None else figure_text(each.usual)]
+            [each.name, number_text(each.total), "" if each.usual is None else number_text(each.usual)]
             for each in comparison.figures
         ]
         yield f"<h3>Figures</h3>{render_table(('Figure', 'This run', 'Median'), rows)}"

@@ -13,12 +13,12 @@ from enum import StrEnum
 import attrs
 
 from flowckpt.core.records import Status, StepResult
+from flowckpt.core.records.result import FAN_OUTS
 from flowckpt.core.records.wait import Wait, waits_in
 from flowckpt.engine.rules.crash_loop import KEY as DEATHS
 from flowckpt.engine.rules.paths import ROLLBACK, group_nested, is_stopped, step_of
 from flowckpt.maintenance.attempts import Attempt, Standing
 
-_FAN_OUT = frozenset({"map", "parallel"})
 _ROUNDING = 0.002
 """Seconds by which a start may seem to lie before the end that it waited for: times are recorded in milliseconds."""
 
@@ -387,7 +387,7 @@ def _mark_critical(lanes: Sequence[Lane]) -> None:
         if not lane.is_critical:
             continue
         inner = [each for each in children.get(index, ()) if each.ended_at and each.state is not LaneState.LEFT_BEHIND]
-        if lane.kind in _FAN_OUT:
+        if lane.kind in FAN_OUTS:
             _mark_chain(inner)
         else:
             for each in inner:

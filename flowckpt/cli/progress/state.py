@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 
+from flowckpt.core.records.result import FAN_OUTS
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_define
 from flowckpt.events import Event
 
@@ -91,7 +92,6 @@ class Counts:
 # Maps and groups of a run. A large one is shown as one line.
 
 
-_FAN_OUTS = frozenset({"map", "parallel"})
 _MOST_SHOWN = 8
 
 
@@ -163,7 +163,7 @@ class FanOuts:
         self._fan_outs.pop(path, None)
 
     def _count_start(self, event: Any) -> None:
-        if event.step_type in _FAN_OUTS:
+        if event.step_type in FAN_OUTS:
             fan_out = self._fan_outs.setdefault(event.path, FanOutProgress(event.path))
             fan_out.total, fan_out.has_started, fan_out.done_before = event.members, True, fan_out.done
             fan_out.is_map = event.step_type == "map"

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import attrs
 
-from flowckpt.cli.render.tables import bytes_text, duration_text, number_text
+from flowckpt.cli.render.tables import bytes_text, duration_text
 from flowckpt.core.codec import Json
 from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records.statistics import ClaimStatistics, StoreStatistics
+from flowckpt.core.system.numbers import number_text
 from flowckpt.maintenance.prune import PruneReport
 
 Table = tuple[tuple[str, ...], list[list[str]], tuple[str, ...]]

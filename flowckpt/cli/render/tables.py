@@ -13,7 +13,7 @@ import click
 from flowckpt.cli.render.terminal import escape, is_terminal, write
 from flowckpt.cli.settings import is_color_allowed
 from flowckpt.core.records import StepResult
-from flowckpt.core.system.numbers import pluralize
+from flowckpt.core.system.numbers import number_text, pluralize
 from flowckpt.engine.rules.paths import group_nested
 
 if TYPE_CHECKING:
@@ -126,15 +126,6 @@ def bytes_text(size: float) -> str:
         number /= 1000
         units.pop(0)
     return f"{number:.0f} {units[0]}" if number >= 10 or units[0] == "B" else f"{number:.1f} {units[0]}"
-
-
-def number_text(value: float) -> str:
-    """Return a number as text: `10,000`, `0.02`, `1.5e-09`."""
-    if isinstance(value, int):
-        return f"{value:,}"
-    if value and not 1e-6 <= abs(value) < 1e15:
-        return f"{value:.6g}"
-    return f"{value:,.6f}".rstrip("0").rstrip(".")
 
 
 def figures_text(figures: Mapping[str, int | float]) -> str:

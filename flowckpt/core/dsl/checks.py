@@ -21,6 +21,7 @@ from types import CodeType
 from typing import Any, TypeAlias
 
 from flowckpt.core.system import external
+from flowckpt.core.system.declared import is_unicode
 from flowckpt.core.system.functions import cached_per_function
 from flowckpt.errors import StepDefinitionError, StepNotYieldedError
 
@@ -181,10 +182,8 @@ def check_name(name: object, what: str) -> None:
         raise StepDefinitionError(f"a {what} must be text, got {name!r} ({type(name).__name__})", where=caller())
     if not name.strip():
         raise StepDefinitionError(f"a {what} must not be blank, got {name!r}", step=name, where=caller())
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise StepDefinitionError(f"a {what} must be valid Unicode, got {name!r:.80}", where=caller()) from None
+    if not is_unicode(name):
+        raise StepDefinitionError(f"a {what} must be valid Unicode, got {name!r:.80}", where=caller())
     if len(name) > MAX_NAME_LENGTH:
         raise StepDefinitionError(
             f"a {what} may have {MAX_NAME_LENGTH} characters, got {len(name)}: {name[:40]!r}…",

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 import attrs
 
-from flowckpt.core.dsl.checks import step_error
+from flowckpt.core.dsl.checks import describe_argument, step_error
 from flowckpt.core.dsl.step import Action
+from flowckpt.core.system.declared import is_unicode
 from flowckpt.core.system.secret import Secret
 from flowckpt.errors import StepDefinitionError
 
@@ -64,10 +65,12 @@ def command_action(step_name: str, argv: Any, cwd: Any, env: Any, stdin: Any, ma
         StepDefinitionError: an argument is invalid.
     """
     if isinstance(stdin, str):
-        if not _is_unicode(stdin):
+        if not is_unicode(stdin):
             raise _refusal(step_name, f"stdin= is not valid Unicode: {stdin!r:.80}", "Pass it as bytes.")
     elif stdin is not None and not isinstance(stdin, bytes | Secret):
-        raise _refusal(step_name, f"stdin= takes text, bytes or None, got {_describe(stdin)}", "Read the file first.")
+        raise _refusal(
+            step_name, f"stdin= takes text, bytes or None, got {describe_argument(stdin)}", "Read the file first."
+        )
     if type(max_output) is not int or max_output < 0:
         raise _refusal(
             step_name,
@@ -88,7 +91,7 @@ def _check_argv(step_name: str, argv: Any) -> tuple[str, ...]:
     if not isinstance(argv, list | tuple):
         raise _refusal(
             step_name,
-            f"it takes a list of the program and its arguments, got {_describe(argv)}",
+            f"it takes a list of the program and its arguments, got {describe_argument(argv)}",
             'Write ["make", "all"].',
         )
     if not argv:
@@ -134,7 +137,7 @@ def _check_text(step_name: str, what: str, value: Any, *, can_be_empty: bool = F
         )
     if not isinstance(text, str):
         remedy = "Write os.fsdecode(…)." if isinstance(text, bytes) else f"Write str({value!r:.40}) if you mean that."
-        raise _refusal(step_name, f"{what} must be text or a path, got {_describe(value)}", remedy)
+        raise _refusal(step_name, f"{what} must be text or a path, got {describe_argument(value)}", remedy)
     if "\0" in text or not _is_for_the_system(text):
         raise _refusal(
             step_name,
@@ -146,14 +149,6 @@ def _check_text(step_name: str, what: str, value: Any, *, can_be_empty: bool = F
     return str.__str__(text)  # str() of an enum's member is its label
 
 
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _is_for_the_system(text: str) -> bool:
     """Return whether the operating system accepts a text: file names may contain bytes that are not UTF-8."""
     try:
@@ -161,10 +156,6 @@ def _is_for_the_system(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _describe(value: object) -> str:
-    return f"{value!r:.80} ({type(value).__name__})"
 
 
 def _refusal(step_name: str, what: str, remedy: str) -> StepDefinitionError:

@@ -442,11 +442,10 @@ def map_action(
             "Pass a list or another iterable; list(text) for the characters of a text.",
         )
     if type(items).__name__ == "DataFrame":  # of pandas or polars: iterates over its columns
-        raise StepDefinitionError(
-            f"step {name!r}: .map() was given a {type_name(type(items))}, which iterates over its columns",
-            step=name,
-            where=caller(),
-            remedy="Pass its rows: frame.to_dict('records') in pandas, frame.to_dicts() in polars; or list(frame) for the columns.",
+        raise step_error(
+            name,
+            f".map() was given a {type_name(type(items))}, which iterates over its columns",
+            "Pass its rows: frame.to_dict('records') in pandas, frame.to_dicts() in polars; or list(frame) for the columns.",
         )
     if isinstance(items, set | frozenset):
         raise step_error(

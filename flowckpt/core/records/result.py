@@ -27,7 +27,9 @@ import attrs
 from flowckpt.core.system import external
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 
-COMPOSITES = frozenset({"map", "parallel", "workflow"})
+FAN_OUTS = frozenset({"map", "parallel"})
+"""The types of steps whose steps may run in parallel."""
+COMPOSITES = FAN_OUTS | {"workflow"}
 """The types of composite steps: their results only say how their steps ended, and do not count as steps."""
 
 

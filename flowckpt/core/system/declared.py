@@ -203,6 +203,15 @@ def shell_word(text: str) -> str:
     return text if text and _PLAIN.issuperset(text) else "'" + text.replace("'", "'\"'\"'") + "'"
 
 
+def is_unicode(text: str) -> bool:
+    """Return whether a text is valid Unicode: without lone surrogates, as in undecodable file names."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def type_name(cls: type) -> str:
     """Return the name of a class for errors and records: bare for builtins, otherwise `module.QualName`."""
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

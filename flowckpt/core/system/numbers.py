@@ -40,6 +40,15 @@ def join_names(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+def number_text(value: float) -> str:
+    """Return a number as text: `10,000`, `0.02`, `1.5e-09`."""
+    if isinstance(value, int):
+        return f"{value:,}"
+    if value and not 1e-6 <= abs(value) < 1e15:
+        return f"{value:.6g}"
+    return f"{value:,.6f}".rstrip("0").rstrip(".")
+
+
 def check_number(value: object, setting: str, remedy: str, *, least: int = 1, is_optional: bool = False) -> int | None:
     """Return a whole number if it is valid.
 

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import attrs
 
 from flowckpt.core.system.clock import Clock, SystemClock
+from flowckpt.core.system.declared import is_unicode
 from flowckpt.errors import EvidenceCaptureError, EvidenceError, FlowckptError
 from flowckpt.evidence.claims import HIDDEN, Capture, Evidence
 from flowckpt.evidence.report import Moment, VerdictStatus
@@ -331,10 +332,8 @@ def parse_text(facts: Mapping[str, Any], name: str) -> str:
 
 def check_encodable(text: str) -> str:
     """Return a text that can be sent to a database."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise MalformedClaimError(f"{text!r:.80} is not a text") from None
+    if not is_unicode(text):
+        raise MalformedClaimError(f"{text!r:.80} is not a text")
     return text
 
 

@@ -152,6 +152,11 @@ def _check_status(claim: Evidence, context: CheckContext) -> os.stat_result:
     wanted = claim.expected.get("type", "any")
     if wanted not in _TYPES:
         raise MalformedClaimError(f"'type' is {wanted!r:.80}", remedy=f"Write one of {', '.join(_TYPES)}.")
+    return _check_kind(claim, context, wanted)
+
+
+def _check_kind(claim: Evidence, context: CheckContext, wanted: str) -> os.stat_result:
+    """Return the status of a path of the wanted kind."""
     found = _read_status(claim, context)
     is_wanted = {"any": True, "file": stat.S_ISREG(found.st_mode), "directory": stat.S_ISDIR(found.st_mode)}
     if not is_wanted[wanted]:
@@ -197,7 +202,7 @@ class DirectoryDigest(Check):
 
     def verify_uncaptured(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Fail if there is no directory; otherwise there are no facts to compare."""
-        _check_directory(claim, context)
+        _check_kind(claim, context, "directory")
         return uncaptured_outcome(claim)
 
     def capture(self, claim: Evidence, context: CheckContext) -> Evidence:
@@ -235,17 +240,11 @@ def _read_digest(claim: Evidence) -> str:
 
 
 def _list_entries(claim: Evidence, context: CheckContext, deadline: Deadline) -> list[TreeEntry]:
-    _check_directory(claim, context)
+    _check_kind(claim, context, "directory")
     try:
         return list_tree(parse_path(claim), context, deadline)
     except (FileNotFoundError, NotADirectoryError):  # removed meanwhile
         raise _missing_error(claim) from None
-
-
-def _check_directory(claim: Evidence, context: CheckContext) -> None:
-    found = _read_status(claim, context)
-    if not stat.S_ISDIR(found.st_mode):
-        raise denied_error(claim, f"{format_path(parse_path(claim))} is {kind_of(found)}, not a directory")
 
 
 def _name_contents(entries: Sequence[TreeEntry], contents: Sequence[str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ be an `int`: `True` is not 1, and 137 ("killed" in a shell) is not -9 (the same 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
@@ -146,18 +147,13 @@ def _find_running_container(claim: Evidence, context: CheckContext) -> str:
     docker = _import_docker()
     seconds = max(1, int(context.settings.limits.network_seconds))
     try:
-        client = docker.from_env(timeout=seconds)
-    except Exception as error:  # without a daemon, the library may raise anything
-        raise UncheckableClaimError(f"the Docker daemon cannot be asked: {type(error).__name__}") from error
-    try:
-        container = client.containers.get(name)
-        state, found = str(container.status), str(container.id)
+        with contextlib.closing(docker.from_env(timeout=seconds)) as client:
+            container = client.containers.get(name)
+            state, found = str(container.status), str(container.id)
     except docker.errors.NotFound:
         raise denied_error(claim, f"there is no container {name}") from None
-    except Exception as error:
+    except Exception as error:  # without a daemon, the library may raise anything
         raise UncheckableClaimError(f"the Docker daemon cannot be asked: {type(error).__name__}") from error
-    finally:
-        client.close()
     if state != "running":
         raise denied_error(claim, f"container {name} is {state!r:.40}, not running")
     return found

@@ -12,6 +12,7 @@ from flowckpt.core.codec import decode, dumps
 from flowckpt.core.records import CheckpointData, Reason, StepResult
 from flowckpt.core.records.checkpoint import recorded_claims
 from flowckpt.core.records.listing import CheckpointRef, Owner
+from flowckpt.core.system.declared import is_unicode
 from flowckpt.errors import CheckpointCorruptedError, DecodingError, RunLockedError
 from flowckpt.stores.leases import LeaseHolder
 from flowckpt.stores.sql.database import Addition, Row, Session
@@ -25,14 +26,7 @@ def encode_id(name: str) -> str:
     Args:
         name: any text; `decode_id` is the inverse.
     """
-    if name[:1] != '"' and "\0" not in name:
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            pass
-        else:
-            return name
-    return json.dumps(name)
+    return name if name[:1] != '"' and "\0" not in name and is_unicode(name) else json.dumps(name)
 
 
 def decode_id(text: str) -> str:
