@@ -232,3 +232,67 @@ def test_a_record_cannot_name_any_other_class(shop, monkeypatch):
         assert "unused" not in sys.modules
     finally:
         sys.modules.pop("shop"), sys.modules.pop("models")
+
+
+TREES = """
+import os
+import attrs
+from dataclasses import dataclass
+from flowckpt import step, workflow
+
+@dataclass
+class Node:
+    name: str
+    children: list["Node"]
+
+@attrs.define
+class Shelf:
+    parts: dict[str, list["Shelf"]]
+
+def plant() -> Node:
+    return Node("root", [Node("leaf", [])])
+
+def build():
+    return Shelf({"left": [Shelf({})]})
+
+def lists() -> dict[str, list["Node"]]:
+    return {"trees": [plant()]}
+
+def wait_for(file):
+    if not os.path.exists(file):
+        raise ValueError("not ready")
+
+def inside(define):
+    @define
+    class Pair:
+        left: "Pair | None"
+
+    @define
+    class Tree(Pair):
+        children: list["Tree"]
+        pairs: list["Pair"]
+
+    def grow() -> Tree:
+        return Tree(Pair(None), [Tree(None, [], [])], [Pair(None)])
+
+    return grow
+
+@workflow
+def trees():
+    found = []
+    for grow in (plant, build, lists, inside(dataclass), inside(attrs.define)):
+        found.append((yield step("grow").python(grow)))
+    yield step("wait").python(wait_for, "ready").checkpoint()
+    return repr(found)
+"""
+
+
+def test_a_class_that_names_itself_inside_an_annotation_comes_back(tmp_path):
+    flowckpt = Command(tmp_path)
+    (tmp_path / "trees.py").write_text(TREES)
+    flowckpt("run", "trees.py", "--id", "r").expect(1)
+    (tmp_path / "ready").touch()
+    resumed = flowckpt("resume", "r", "--json").expect(0).document
+    assert resumed["steps"] == {"executed": 1, "restored": 5, "failed": 0}
+    assert resumed["output"].count("Node(name='leaf', children=[])") == 2
+    assert resumed["output"].count("Shelf(parts={})") == 1 and resumed["output"].count("Tree(") == 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import collections
 import collections.abc
+import contextlib
 import enum
 import functools
 import inspect
@@ -21,6 +22,7 @@ from typing import Any
 import attrs
 
 from flowckpt.core.codec import tags
+from flowckpt.core.system import external
 from flowckpt.core.system.functions import cached_per_function
 from flowckpt.errors import StepFailedError
 
@@ -239,7 +241,13 @@ def _awaited_type(annotation: Any) -> Any:
 
 
 def _is_resolved(annotation: Any) -> bool:
-    return not any(isinstance(part, str | typing.ForwardRef) for part in typing.get_args(annotation))
+    """Return whether an annotation contains no name as a string; a text of `Literal` or `Annotated` is not a name."""
+    if typing.get_origin(annotation) is typing.Literal:
+        return True
+    arguments = typing.get_args(annotation)
+    if typing.get_origin(annotation) is typing.Annotated:
+        arguments = arguments[:1]
+    return not any(isinstance(part, str | typing.ForwardRef) or not _is_resolved(part) for part in arguments)
 
 
 def _resolve_annotation(function: Callable[..., Any]) -> Any:
@@ -251,6 +259,21 @@ def _resolve_annotation(function: Callable[..., Any]) -> Any:
         )["return"]
     except Exception:
         return Any
+
+
+def resolve_fields(cls: Any) -> None:
+    """Resolve the names in the annotations of the fields of an attrs class or dataclass, as far as cattrs does not.
+
+    cattrs resolves an annotation that is a string, but not `list["Node"]`, nor a name of a class that a function defines.
+    Here such a class knows its own name, and those of its bases.
+    """
+    fields: Any = attrs.fields(cls) if attrs.has(cls) else external.dataclasses.fields(cls)
+    is_nested = "." in cls.__qualname__
+    if all(_is_resolved(each.type) and not (is_nested and isinstance(each.type, str)) for each in fields):
+        return
+    with contextlib.suppress(Exception):  # a name that only type checkers know: cattrs says what it makes of it
+        own = {each.__name__: each for each in reversed(cls.__mro__)}
+        attrs.resolve_types(cls, localns=own if is_nested else None, attribs=fields)
 
 
 # Scalars of numpy, where the annotation says the plain type.

@@ -29,6 +29,7 @@ from flowckpt.core.codec.annotations import (
     is_pydantic,
     is_scalar,
     is_structured,
+    resolve_fields,
     strip_annotated,
 )
 from flowckpt.core.system.declared import type_name
@@ -48,6 +49,18 @@ Unstructure = Callable[[Any], Any]
 Structure = Callable[[Any, Any], Any]
 
 
+class _Converter(Converter):
+    """Resolves all names in the annotations of fields before cattrs reads them."""
+
+    def gen_unstructure_attrs_fromdict(self, cl: Any) -> Unstructure:
+        resolve_fields(typing.get_origin(cl) or cl)
+        return super().gen_unstructure_attrs_fromdict(cl)
+
+    def gen_structure_attrs_fromdict(self, cl: Any) -> Structure:
+        resolve_fields(typing.get_origin(cl) or cl)
+        return super().gen_structure_attrs_fromdict(cl)
+
+
 @functools.cache
 def converter(*, keeps_places: bool = False) -> Converter:
     """Create the converter at its first use.
@@ -56,7 +69,7 @@ def converter(*, keeps_places: bool = False) -> Converter:
         keeps_places: whether its errors contain the field and the index of the failure. That takes a third longer, so
             it is used only to repeat a failed conversion. This converter does not know the types that users register.
     """
-    made = Converter(forbid_extra_keys=True, prefer_attrib_converters=False, detailed_validation=keeps_places)
+    made = _Converter(forbid_extra_keys=True, prefer_attrib_converters=False, detailed_validation=keeps_places)
     for leaf in LEAVES:  # by class: cattrs looks these up before any predicate
         if leaf not in _OF_SCALARS:
             made.register_unstructure_hook(leaf, _unstructure_leaf)
