@@ -21,7 +21,7 @@ from flowckpt.cli.arguments import (
 from flowckpt.cli.groups import add_store_option
 from flowckpt.cli.notices import warn
 from flowckpt.cli.render.terminal import escape, say
-from flowckpt.cli.runs import open_choice, read_latest, resolve_run, run_async
+from flowckpt.cli.runs import open_chosen_store, read_latest, resolve_run, run_async
 from flowckpt.cli.settings import StoreChoice, command_settings
 from flowckpt.core.codec.blob import plain_tree
 from flowckpt.core.dsl import Workflow
@@ -92,7 +92,7 @@ def load_recorded_run(
         TargetError: the workflow or directory does not exist, or the run was imported and is not accepted.
         InputError: an input is unknown or does not fit, or the run is a task of a checkpoint manager.
     """
-    store = open_choice(choice)
+    store = open_chosen_store(choice)
     try:
         latest = read_latest(store, workflow_id)  # verified, because the target that it names is imported
     except CheckpointNotFoundError:

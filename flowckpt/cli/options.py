@@ -26,7 +26,7 @@ from flowckpt.cli.config.settings import (
 from flowckpt.cli.groups import find_early_option
 from flowckpt.cli.notices import show_messages
 from flowckpt.cli.render.terminal import reserve_for_document
-from flowckpt.cli.settings import GIVEN_MIRROR, NO_COLOR, command_settings
+from flowckpt.cli.settings import GIVEN_MIRROR, NO_COLOR, choose_store, command_settings
 from flowckpt.core.system import external
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.ids import why_invalid_run_id
@@ -258,6 +258,12 @@ class Command(click.Command):
             raise click.UsageError(f"unexpected argument {first!r}; {advice}", ctx)
         return unexpected
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command with the store that its options and the settings choose."""
+        if "store" in ctx.params:
+            ctx.params["store"] = choose_store(ctx.params["store"])
+        return super().invoke(ctx)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, by section if there are many."""
         options = [each for each in self.get_params(ctx) if isinstance(each, click.Option) and not each.hidden]
@@ -398,13 +404,23 @@ events_option = combine_options(
 )
 """The options of every command that drives a run."""
 
-input_option = click.option(
+
+def pairs_option(*declarations: str, **how: Any) -> Callable[[F], F]:
+    """Return a decorator that adds a repeatable option of pairs to a command, which gets them as a dict."""
+    return click.option(*declarations, type=KeyValue(), multiple=True, callback=_collect_option, **how)
+
+
+def _collect_option(
+    ctx: click.Context, parameter: click.Parameter, pairs: tuple[tuple[str, str], ...]
+) -> dict[str, str]:
+    return collect_pairs(pairs, parameter.opts[0])
+
+
+input_option = pairs_option(
     "-i",
     "--input",
     "inputs",
     metavar="K=V",
-    type=KeyValue(),
-    multiple=True,
     help="An input of the workflow, converted by its annotation; lists and objects as JSON. Give a secret as "
     "@env:NAME, @file:PATH, or - to be asked for it.",
 )
@@ -458,7 +474,7 @@ cache_option = click.option(
 stale_options = combine_options(
     setting_option("on_stale"), setting_option("on_code_change"), setting_option("on_package_change")
 )
-"""What to do with stale results."""
+"""The ways of treating stale results."""
 
 policy_options = combine_options(
     stale_options,

@@ -28,34 +28,29 @@ _OFFERED = 1_000
 """The number of newest runs offered for completion, which must be fast."""
 
 
-def open_chosen_store(option: str | None, *, runs_nothing: bool = False) -> StoreBase:
-    """Open the store of a command.
+def open_chosen_store(choice: StoreChoice, *, runs_nothing: bool = False) -> StoreBase:
+    """Open the store of a command, with its keys.
 
     Args:
-        option: the option of the command line, or None.
+        choice: the store.
         runs_nothing: whether the command runs no code, whatever the store contains.
 
     Raises:
         UntrustedStoreError: another user can change the store, and the command may run code.
     """
-    return open_choice(choose_store(option), runs_nothing=runs_nothing)
-
-
-def open_choice(choice: StoreChoice, *, runs_nothing: bool = False) -> StoreBase:
-    """Open a store, with its keys."""
     if not runs_nothing:
         check_store(choice.spec)
     return choice.open()
 
 
 def open_run(
-    option: str | None, typed: str, *, runs_nothing: bool = False, is_unfinished: bool = False
+    choice: StoreChoice, typed: str, *, runs_nothing: bool = False, is_unfinished: bool = False
 ) -> tuple[StoreBase, str]:
     """Open the store of a command, and return it with the id of the typed run.
 
     For the arguments and errors, see `open_chosen_store` and `resolve_run`.
     """
-    store = open_chosen_store(option, runs_nothing=runs_nothing)
+    store = open_chosen_store(choice, runs_nothing=runs_nothing)
     return store, resolve_run(store, typed, is_unfinished=is_unfinished)
 
 
@@ -160,7 +155,7 @@ def complete_run_ids(prefix: str, option: str | None) -> list[tuple[str, str]]:
         option: the store on the command line, or None.
     """
     try:
-        store = open_choice(choose_store(option), runs_nothing=True)
+        store = open_chosen_store(choose_store(option), runs_nothing=True)
         runs = read_survey(store, RunFilter(limit=_OFFERED)).runs
     except Exception:
         return []
@@ -180,7 +175,7 @@ def complete_steps(prefix: str, workflow_id: str, option: str | None) -> list[st
         option: the store on the command line, or None.
     """
     try:
-        latest = read_latest(open_choice(choose_store(option), runs_nothing=True), workflow_id)
+        latest = read_latest(open_chosen_store(choose_store(option), runs_nothing=True), workflow_id)
     except Exception:
         return []
     paths = [result.path for result in latest.step_results]

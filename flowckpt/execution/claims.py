@@ -162,7 +162,7 @@ class ClaimChecker:
         with_claims = [each for each in results if each.evidence is not None and each.success]
         if not with_claims:
             return {}
-        packs = [(read_pack(result), _read_facts(result)) for result in with_claims]
+        packs = [(read_pack(result), read_facts(result)) for result in with_claims]
         reports = await self.verifier.verify_packs(packs, moment=evidence.report.Moment.RESUME)
         return {result.path: answer for result, answer in zip(with_claims, reports, strict=True)}
 
@@ -297,7 +297,8 @@ def _read_claims(result: StepResult) -> list[Any]:
     return list(((result.evidence or {}).get("pack") or {}).get("evidence") or ())
 
 
-def _read_facts(result: StepResult) -> evidence.StepFacts:
+def read_facts(result: StepResult) -> evidence.StepFacts:
+    """Return what the record of a step says about its end."""
     code = (result.evidence or {}).get("exit_code")
     return evidence.StepFacts(exit_code=code if type(code) is int else None)
 

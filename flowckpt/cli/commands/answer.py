@@ -22,7 +22,7 @@ from flowckpt.cli.options import (
 )
 from flowckpt.cli.render.terminal import escape, json_text, say, write, write_document
 from flowckpt.cli.runs import open_run, run_async
-from flowckpt.cli.settings import StoreChoice, choose_store
+from flowckpt.cli.settings import StoreChoice
 from flowckpt.core import codec
 from flowckpt.core.records import Status
 from flowckpt.core.records.wait import WaitKind
@@ -67,7 +67,7 @@ def report_sent(sent: Sent, message: str, store: StoreChoice, *, as_json: bool) 
 
 
 def resume_or_report(
-    context: click.Context, sent: Sent, message: str, store: str | None, *, is_to_resume: bool, as_json: bool
+    context: click.Context, sent: Sent, message: str, store: StoreChoice, *, is_to_resume: bool, as_json: bool
 ) -> int:
     """Resume the run after a message to it, or show how it continues.
 
@@ -80,12 +80,12 @@ def resume_or_report(
         as_json: whether to print one JSON document.
     """
     if not is_to_resume or sent.owner:
-        report_sent(sent, message, choose_store(store), as_json=as_json)
+        report_sent(sent, message, store, as_json=as_json)
         return ExitCode.DONE
     from flowckpt.cli.commands import resume  # noqa: PLC0415 - most senders do not resume
 
     say(escape(message))
-    code: int = context.invoke(resume.resume_command, run=sent.workflow_id, store=store, as_json=as_json)
+    code: int = context.invoke(resume.resume_command, run=sent.workflow_id, store=store, inputs={}, as_json=as_json)
     return code if isinstance(code, int) else ExitCode.DONE
 
 
@@ -126,7 +126,7 @@ Examples:
         allow_network: tuple[str, ...],
         is_to_resume: bool,
         as_json: bool,
-        store: str | None,
+        store: StoreChoice,
     ) -> int:
         checkpoints, run = open_run(store, run, is_unfinished=True)
         who = find_user_name() if by is None else by
@@ -180,7 +180,7 @@ def signal_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     patience: float | None,
     is_to_resume: bool,
     as_json: bool,
-    store: str | None,
+    store: StoreChoice,
 ) -> int:
     """Send a signal to a run. It is durable, and the first wait of its NAME takes it, once.
 

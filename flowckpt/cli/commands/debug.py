@@ -18,14 +18,13 @@ from flowckpt.cli.options import (
     Command,
     RunName,
     StepName,
-    collect_pairs,
     input_option,
     json_option,
     program_options,
     store_option,
 )
 from flowckpt.cli.render.terminal import escape, json_text, write
-from flowckpt.cli.settings import choose_store
+from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.engine.dry.time_travel import Moment, Pause, RunHistory, open_history
 from flowckpt.engine.values.placeholders import PlanStopped
@@ -45,11 +44,11 @@ def debug_command(
     run: str,
     at: str | None,
     is_shown: bool,
-    inputs: tuple[tuple[str, str], ...],
+    inputs: dict[str, str],
     target: str | None,
     is_here: bool,
     as_json: bool,
-    store: str | None,
+    store: StoreChoice,
 ) -> int:
     """Open a debugger in a workflow, at a recorded step, with the workflow's real local variables.
 
@@ -66,8 +65,7 @@ def debug_command(
     """
     if as_json and not is_shown:
         raise click.UsageError("--json needs --locals")
-    texts = collect_pairs(inputs, "-i")
-    recorded = load_recorded_run(choose_store(store), run, target=target, inputs=texts, is_here=is_here)
+    recorded = load_recorded_run(store, run, target=target, inputs=inputs, is_here=is_here)
     history = open_history(recorded.workflow_id, recorded.latest, recorded.workflow, recorded.inputs)
     if is_shown:
         moment = history.at(at or "")

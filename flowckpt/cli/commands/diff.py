@@ -10,6 +10,7 @@ from flowckpt.cli.options import Command, RunName, color_option, json_option, st
 from flowckpt.cli.render.tables import FoldedMembers, draws_colors, fold_members
 from flowckpt.cli.render.terminal import escape, shorten, write, write_document
 from flowckpt.cli.runs import open_chosen_store
+from flowckpt.cli.settings import StoreChoice
 from flowckpt.cli.stored_run import NamedCheckpoint, find_named_checkpoint
 from flowckpt.core.identity.inputs_hash import show
 from flowckpt.maintenance.diff import Aspects, Change, ChangeKind, CheckpointDiff, aspects_document, compare
@@ -24,7 +25,7 @@ _DIFFERENT = 1
 @json_option
 @store_option
 @color_option
-def diff_command(old: str, new: str, as_code: bool, as_json: bool, store: str | None) -> int:
+def diff_command(old: str, new: str, as_code: bool, as_json: bool, store: StoreChoice) -> int:
     """Compare two runs or checkpoints: steps, outputs value by value, inputs, snapshot, evidence, status.
 
     CHECKPOINT is an id (its newest checkpoint counts) or a sequence; by default, the run's newest checkpoint. Times and

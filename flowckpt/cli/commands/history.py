@@ -13,21 +13,20 @@ from flowckpt.cli.next_steps import show_resume_hint
 from flowckpt.cli.options import (
     CheckpointName,
     Command,
-    KeyValue,
     NewRunName,
     RunName,
     StepName,
-    collect_pairs,
     input_option,
     json_option,
     network_option,
+    pairs_option,
     program_options,
     store_option,
     verify_option,
 )
 from flowckpt.cli.render.terminal import escape, shorten, write_document, write_lines
 from flowckpt.cli.runs import open_run, run_async
-from flowckpt.cli.settings import choose_store
+from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.core.system.ids import new_run_id
@@ -54,7 +53,7 @@ def rollback_command(
     target: str | None,
     is_here: bool,
     as_json: bool,
-    store: str | None,
+    store: StoreChoice,
 ) -> None:
     """Make a run resume from an earlier checkpoint. Runs nothing; later checkpoints stay in the store.
 
@@ -67,7 +66,6 @@ def rollback_command(
       flowckpt rollback nightly 7 --verify stat --json
     """
     checkpoints, run = open_run(store, run)
-    choice = choose_store(store)
     program = prepare_program(checkpoints, run, target, is_here=is_here)
     options = RunOptions(
         verify=verify, allow_network=allow_network, target=program.moved_to, base_path=program.base_path
@@ -78,7 +76,7 @@ def rollback_command(
         write_document(done.to_document())
     else:
         write_lines(_rollback_lines(done))
-        show_resume_hint(run, choice)
+        show_resume_hint(run, store)
 
 
 def _rollback_lines(done: RolledBack) -> list[str]:
@@ -107,12 +105,10 @@ def _rollback_lines(done: RolledBack) -> list[str]:
     type=StepName(),
     help="Copy only the results before this step. STEP is a path or a name.",
 )
-@click.option(
+@pairs_option(
     "--set",
     "outputs",
     metavar="STEP=JSON",
-    type=KeyValue(),
-    multiple=True,
     help="Replace a step's recorded output, converted by its function's annotation.",
 )
 @input_option
@@ -126,15 +122,15 @@ def fork_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     run: str,
     checkpoint: str | None,
     from_step: str | None,
-    outputs: tuple[tuple[str, str], ...],
-    inputs: tuple[tuple[str, str], ...],
+    outputs: dict[str, str],
+    inputs: dict[str, str],
     new_id: str | None,
     verify: str | None,
     allow_network: tuple[str, ...],
     target: str | None,
     is_here: bool,
     as_json: bool,
-    store: str | None,
+    store: StoreChoice,
 ) -> None:
     """Create a run that starts from another run's history, with edits if you like. Runs nothing; resume continues it.
 
@@ -148,15 +144,13 @@ def fork_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
       flowckpt fork nightly -i limit=500 --json
     """
     checkpoints, run = open_run(store, run)
-    choice = choose_store(store)
-    edits = parse_edits(collect_pairs(outputs, "--set"))
-    texts = collect_pairs(inputs, "-i")
+    edits = parse_edits(outputs)
     program = prepare_program(checkpoints, run, target, is_here=is_here)
     load: Callable[[], Workflow[..., Any] | None] = program
     values: dict[str, Any] = {}
-    if edits or texts:
+    if edits or inputs:
         workflow = program.load()
-        values, load = convert_inputs(workflow, texts), lambda: workflow
+        values, load = convert_inputs(workflow, inputs), lambda: workflow
     options = RunOptions(
         verify=verify, allow_network=allow_network, target=program.moved_to, base_path=program.base_path
     )
@@ -172,7 +166,7 @@ def fork_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         write_document(made.to_document())
     else:
         write_lines(_fork_lines(made))
-        show_resume_hint(made.workflow_id, choice)
+        show_resume_hint(made.workflow_id, store)
 
 
 def _fork_lines(made: Forked) -> list[str]:

@@ -9,7 +9,7 @@ from flowckpt.cli.render.documents import listed_document
 from flowckpt.cli.render.tables import ago_text, moment_text, show_table
 from flowckpt.cli.render.terminal import is_terminal, say, write_document
 from flowckpt.cli.runs import open_chosen_store, read_survey, report_left_out
-from flowckpt.cli.settings import choose_store
+from flowckpt.cli.settings import StoreChoice
 from flowckpt.cli.stored_run import read_crash_loops, read_live_notes, read_stale_notes
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import MANAGED, RunFilter, RunInfo, is_not_started
@@ -44,7 +44,7 @@ def list_command(
     is_waiting: bool,
     limit: int | None,
     as_json: bool,
-    store: str | None,
+    store: StoreChoice,
 ) -> int:
     """List the runs of the store, most recently started first.
 
@@ -95,7 +95,7 @@ def list_command(
         show_table(header, rows, wrapped=("WORKFLOW", "NOW", "TAGS"))
     elif not survey.unreadable:
         has_filter = statuses or workflow is not None or tags or is_waiting
-        say(f"flowckpt: {'no run matches' if has_filter else 'no runs'} in {choose_store(store).shown}")
+        say(f"flowckpt: {'no run matches' if has_filter else 'no runs'} in {store.shown}")
     return report_left_out(survey.unreadable)
 
 

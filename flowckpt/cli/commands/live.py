@@ -22,7 +22,7 @@ from flowckpt.cli.options import (
 from flowckpt.cli.render.summary import show_cancelled, show_not_undone
 from flowckpt.cli.render.terminal import escape, write, write_document
 from flowckpt.cli.runs import open_run, run_async
-from flowckpt.cli.settings import choose_store
+from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.core.system.numbers import pluralize
 from flowckpt.engine import RunOptions, WorkflowEngine
@@ -52,11 +52,11 @@ def cancel_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     no_rollback: bool,
     force: bool,
     patience: float,
-    inputs: tuple[tuple[str, str], ...],
+    inputs: dict[str, str],
     target: str | None,
     is_here: bool,
     as_json: bool,
-    store: str | None,
+    store: StoreChoice,
 ) -> None:
     """Stop a run for good, and undo its steps that have .rollback(), newest first.
 
@@ -69,9 +69,7 @@ def cancel_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
       flowckpt cancel nightly
       flowckpt cancel nightly --no-rollback --wait 5 --json
     """
-    texts = collect_pairs(inputs, "-i")
     checkpoints, run = open_run(store, run, is_unfinished=True)
-    choice = choose_store(store)
 
     def require_program() -> Session:
         raise _ProgramNeededError
@@ -80,7 +78,7 @@ def cancel_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     try:
         done = run_async(cancel_run(checkpoints, SystemClock(), run, undo=undo, patience_seconds=patience))
     except _ProgramNeededError:
-        recorded = load_recorded_run(choice, run, target=target, inputs=texts, asks_for_secrets=True, is_here=is_here)
+        recorded = load_recorded_run(store, run, target=target, inputs=inputs, asks_for_secrets=True, is_here=is_here)
         session = WorkflowEngine(checkpoints).prepare_resume(
             recorded.workflow,
             run,
@@ -94,7 +92,7 @@ def cancel_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         show_not_undone(done)
     else:
         show_cancelled(done)
-        show_resume_hint(run, choice)
+        show_resume_hint(run, store)
 
 
 @click.command("checkpoint", cls=Command)
@@ -102,7 +100,7 @@ def cancel_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
 @wait_option
 @json_option
 @store_option
-def checkpoint_command(run: str, patience: float, as_json: bool, store: str | None) -> None:
+def checkpoint_command(run: str, patience: float, as_json: bool, store: StoreChoice) -> None:
     """Have a live run save a checkpoint when its current step ends, for example before a deployment or a reboot.
 
     Results of steps without .checkpoint() are saved only with the next checkpoint; this command makes them durable now.
@@ -140,7 +138,7 @@ def tag_command(
     removed: tuple[str, ...],
     patience: float,
     as_json: bool,
-    store: str | None,
+    store: StoreChoice,
 ) -> None:
     """Add, change or remove tags of a run, even while it is live or after it has ended.
 

@@ -28,7 +28,6 @@ from flowckpt.cli.render.terminal import (
 )
 from flowckpt.cli.runs import (
     MISNAMED,
-    open_choice,
     open_chosen_store,
     open_run,
     read_latest,
@@ -75,7 +74,7 @@ from flowckpt.stores.open import hide_passwords
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @store_option
-def export_command(run: str, checkpoint: str | None, output: str | None, force: bool, store: str | None) -> int:
+def export_command(run: str, checkpoint: str | None, output: str | None, force: bool, store: StoreChoice) -> int:
     """Write a run to a file that can be kept, read, and resumed elsewhere after 'flowckpt import'.
 
     -o FILE writes the whole run: every attempt and checkpoint, large values, and its target. Without -o, the command
@@ -194,7 +193,7 @@ def import_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     max_attempts: int,
     max_ratio: int,
     as_json: bool,
-    store: str | None,
+    store: StoreChoice,
 ) -> None:
     """Import a file of 'flowckpt export': a whole run, or one checkpoint, from which a new run continues.
 
@@ -216,7 +215,7 @@ def import_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         max_attempts=max_attempts,
         max_ratio=max_ratio,
     )
-    checkpoints, choice = open_chosen_store(store, runs_nothing=True), choose_store(store)
+    checkpoints = open_chosen_store(store, runs_nothing=True)
     done = run_async(import_run(checkpoints, file, workflow_id=new_id, limits=limits))
     if as_json:
         write_document(done.to_document())
@@ -227,7 +226,7 @@ def import_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
             "the run is unchanged in the store that it comes from. Resume only one of the two: both would run the same steps"
         )
     if done.status != "completed" and done.workflow_name != MANAGED:
-        show_resume_hint(done.workflow_id, choice, more="--accept-import")
+        show_resume_hint(done.workflow_id, store, more="--accept-import")
 
 
 def _import_lines(done: ImportedRun) -> list[str]:
@@ -267,7 +266,7 @@ def _import_lines(done: ImportedRun) -> list[str]:
 @json_option
 @store_option
 def copy_command(
-    runs: tuple[str, ...], is_all: bool, to: str, new_id: str | None, as_json: bool, store: str | None
+    runs: tuple[str, ...], is_all: bool, to: str, new_id: str | None, as_json: bool, store: StoreChoice
 ) -> int:
     """Copy runs to another store: every attempt, checkpoint and large value, unchanged.
 
@@ -286,7 +285,7 @@ def copy_command(
     if new_id is not None and len(runs) != 1:
         raise click.UsageError("--id needs exactly one run")
     source, place = open_chosen_store(store, runs_nothing=True), choose_store(to)
-    target = _open_target(place, choose_store(store))
+    target = _open_target(place, store)
     run_ids = list(dict.fromkeys(runs))
     unreadable: Sequence[Finding] = ()
     if is_all:
@@ -335,7 +334,7 @@ def _show_fault(error: FlowckptError, store: StoreChoice) -> None:
 def _open_target(choice: StoreChoice, source: StoreChoice) -> StoreBase:
     """Open the store to copy to; refuse a store without keys if the source has one."""
     try:
-        return open_choice(choice, runs_nothing=True)
+        return open_chosen_store(choice, runs_nothing=True)
     except StoreSpecError as error:
         if choice.key_file is None:
             raise

@@ -17,7 +17,6 @@ from flowckpt.cli.options import (
     Command,
     RunName,
     StepName,
-    collect_pairs,
     color_option,
     input_option,
     json_option,
@@ -28,8 +27,8 @@ from flowckpt.cli.options import (
 from flowckpt.cli.render.plan import explain_step, plan_text
 from flowckpt.cli.render.tables import draws_colors, show_table
 from flowckpt.cli.render.terminal import escape, say, write, write_document, write_lines
-from flowckpt.cli.runs import open_choice, read_owner, read_survey, report_left_out
-from flowckpt.cli.settings import StoreChoice, choose_store, is_color_allowed
+from flowckpt.cli.runs import open_chosen_store, read_owner, read_survey, report_left_out
+from flowckpt.cli.settings import StoreChoice, is_color_allowed
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import MANAGED, RunFilter, RunInfo
 from flowckpt.engine.rules.plan import Decision, ResumePlan
@@ -67,11 +66,11 @@ def plan_command(
     run: str | None,
     step: str | None,
     is_all: bool,
-    inputs: tuple[tuple[str, str], ...],
+    inputs: dict[str, str],
     target: str | None,
     is_here: bool,
     as_json: bool,
-    store: str | None,
+    store: StoreChoice,
     **policy: Any,
 ) -> int:
     """Show what a resume with the same options would do, step by step, and why. Runs and changes nothing.
@@ -97,11 +96,10 @@ def plan_command(
     if is_all:
         if run is not None or inputs:
             raise click.UsageError("--all excludes RUN and -i: it plans every unfinished run")
-        return show_all(choose_store(store), make_run_options(policy), target, as_json=as_json)
+        return show_all(store, make_run_options(policy), target, as_json=as_json)
     if run is None:
         raise click.UsageError("Give an id, a unique prefix of one, --last, or --all; 'flowckpt list' shows the ids")
-    texts = collect_pairs(inputs, "-i")
-    recorded = load_recorded_run(choose_store(store), run, target=target, inputs=texts, is_here=is_here)
+    recorded = load_recorded_run(store, run, target=target, inputs=inputs, is_here=is_here)
     options = make_run_options(policy, base_path=recorded.base_path)
     if step is not None:
         return show_step(recorded, options, step, as_json=as_json)
@@ -177,7 +175,7 @@ def show_all(choice: StoreChoice, options: RunOptions, target: str | None, *, as
     """
     name = None if target is None else load_typed_target(target)[0].name
     run_filter = RunFilter(statuses={*Status} - {Status.COMPLETED, Status.CANCELLED}, workflow=name)
-    survey = read_survey(open_choice(choice), run_filter)
+    survey = read_survey(open_chosen_store(choice), run_filter)
     runs = [info for info in survey.runs if info.workflow_name != MANAGED and not info.is_held]
     verdicts = [_judge_run(choice, info, options, target) for info in runs]
     if as_json:

@@ -29,7 +29,7 @@ from flowckpt.cli.recoverer.child import Child
 from flowckpt.cli.recoverer.recoverer import Recoverer
 from flowckpt.cli.render.terminal import escape, say, say_with_time, write_document
 from flowckpt.cli.runs import open_chosen_store
-from flowckpt.cli.settings import StoreChoice, choose_store
+from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.maintenance.recovery import DueRun, Outcome, Recovered
 from flowckpt.stores.base import StoreBase
@@ -71,7 +71,7 @@ def recover_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     show_output: bool,
     executors: tuple[str, ...],
     as_json: bool,
-    store: str | None,
+    store: StoreChoice,
     **policy: str | None,
 ) -> int:
     """Resume every run whose process is gone or whose wake-up time has come.
@@ -93,15 +93,15 @@ def recover_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if once and watch:
         raise click.UsageError("--once and --watch exclude each other")
     parse_executors(executors)
-    checkpoints, choice = open_chosen_store(store), choose_store(store)
-    if choice.spec.startswith("memory:"):
+    checkpoints = open_chosen_store(store)
+    if store.spec.startswith("memory:"):
         raise click.UsageError("a store in the memory of another process cannot be recovered")
     results: list[Recovered] = []
     options = [word for name, each in policy.items() if each is not None for word in (SETTINGS[name].option, each)]
     options += [word for each in executors for word in ("--executor", each)]
     stopped_by = asyncio.run(
         _recover(
-            checkpoints, choice, results, every if watch else None, jobs, workflows, options, shows_output=show_output
+            checkpoints, store, results, every if watch else None, jobs, workflows, options, shows_output=show_output
         )
     )
     counts = Counter(each.outcome for each in results if not each.is_reported)
@@ -110,7 +110,7 @@ def recover_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         runs = [attrs.asdict(each) for each in results]
         write_document({"runs": runs, "counts": dict(sorted(counts.items()))})
     else:
-        _show_sum(counts, reported, choice)
+        _show_sum(counts, reported, store)
     if stopped_by:
         return ExitCode[stopped_by]
     return ExitCode.WORKFLOW_FAILED if any(each.is_trouble for each in results) else ExitCode.DONE

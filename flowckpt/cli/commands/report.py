@@ -13,11 +13,11 @@ import click
 
 from flowckpt.cli.arguments import convert_inputs, load_typed_target
 from flowckpt.cli.loaded_run import load_recorded_run, plan_run
-from flowckpt.cli.options import Command, RunName, collect_pairs, input_option, store_option
+from flowckpt.cli.options import Command, RunName, input_option, store_option
 from flowckpt.cli.render.documents import read_run_history
 from flowckpt.cli.render.terminal import escape, say, write
 from flowckpt.cli.runs import open_chosen_store, open_run, resolve_run, run_async, write_output
-from flowckpt.cli.settings import choose_store
+from flowckpt.cli.settings import StoreChoice
 from flowckpt.cli.stored_run import StoredRun, read_stored_run
 from flowckpt.engine import RunOptions
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError, TargetError
@@ -38,7 +38,7 @@ _NOT_PLAIN = re.compile(r"[^\w@=,+. -]+")
 @click.option("--open", "opens", is_flag=True, help="Open the file in the browser.")
 @click.option("--plan", is_flag=True, help="Also show what a resume would do. This loads the program of the run.")
 @store_option
-def report_command(run: str, output: str | None, opens: bool, plan: bool, store: str | None) -> None:
+def report_command(run: str, output: str | None, opens: bool, plan: bool, store: StoreChoice) -> None:
     """Write one HTML file that shows a run: waterfall, graph, steps, and what changed since earlier runs.
 
     The file opens from disk without a network and sends nothing anywhere. It contains the recorded inputs and outputs of
@@ -91,10 +91,10 @@ def _read_comparison(store: StoreBase, run: str, stored: StoredRun) -> Compariso
     return comparison
 
 
-def plan_decisions(run: str, store: str | None) -> tuple[dict[str, tuple[str, str]], str]:
+def plan_decisions(run: str, store: StoreChoice) -> tuple[dict[str, tuple[str, str]], str]:
     """Return the decision of a resume about each step, by path, and a summary of the plan, or why it failed."""
     try:
-        plan = plan_run(load_recorded_run(choose_store(store), run), RunOptions()).plan.to_document()
+        plan = plan_run(load_recorded_run(store, run), RunOptions()).plan.to_document()
     except FlowckptError as error:
         return {}, f"The plan failed: {error.message}"
     return planned_steps(plan), plan_sentence(plan)
@@ -117,8 +117,8 @@ def graph_command(
     form: str,
     output: str | None,
     plan: bool,
-    inputs: tuple[tuple[str, str], ...],
-    store: str | None,
+    inputs: dict[str, str],
+    store: StoreChoice,
 ) -> None:
     """Draw the steps of a workflow or a run, and which output is used by which step.
 
@@ -134,7 +134,7 @@ def graph_command(
         if plan:
             raise click.UsageError(f"--plan needs a run, but {target_or_run} is a workflow")
         workflow, _ = load_typed_target(target_or_run)
-        graph = make_workflow_graph(workflow, convert_inputs(workflow, collect_pairs(inputs, "-i")))
+        graph = make_workflow_graph(workflow, convert_inputs(workflow, inputs))
     else:
         graph = _make_graph(target_or_run, inputs, store, is_planned=plan)
     text = _FORMATS[form](graph)
@@ -150,7 +150,7 @@ def _is_target(text: str) -> bool:
     return ":" in text or text.endswith(".py") or "/" in text
 
 
-def _make_graph(run: str, inputs: tuple[tuple[str, str], ...], store: str | None, *, is_planned: bool) -> Graph:
+def _make_graph(run: str, inputs: dict[str, str], store: StoreChoice, *, is_planned: bool) -> Graph:
     opened = open_chosen_store(store, runs_nothing=not is_planned)
     try:
         run = resolve_run(opened, run)
@@ -159,7 +159,7 @@ def _make_graph(run: str, inputs: tuple[tuple[str, str], ...], store: str | None
             workflow, _ = load_typed_target(run)  # a dotted module without the name of a workflow
         except TargetError:
             raise error from None
-        return make_workflow_graph(workflow, convert_inputs(workflow, collect_pairs(inputs, "-i")))
+        return make_workflow_graph(workflow, convert_inputs(workflow, inputs))
     if inputs:
         raise click.UsageError(f"{run} is a run, whose inputs are recorded: omit -i")
     stored = read_stored_run(opened, run)

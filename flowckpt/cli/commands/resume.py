@@ -16,7 +16,6 @@ from flowckpt.cli.options import (
     Command,
     RunName,
     by_option,
-    collect_pairs,
     executor_option,
     input_option,
     limit_options,
@@ -28,7 +27,7 @@ from flowckpt.cli.options import (
     setting_option,
     store_option,
 )
-from flowckpt.cli.settings import choose_store, create_engine
+from flowckpt.cli.settings import StoreChoice, create_engine
 from flowckpt.engine import RunOptions
 from flowckpt.errors import StaleStepError
 
@@ -68,7 +67,7 @@ if TYPE_CHECKING:
 def resume_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     run: str,
     only_plan: bool,
-    inputs: tuple[tuple[str, str], ...],
+    inputs: dict[str, str],
     target: str | None,
     by: str | None,
     is_here: bool,
@@ -77,7 +76,7 @@ def resume_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     kept_by: int | None,
     executors: tuple[str, ...],
     form: Form,
-    store: str | None,
+    store: StoreChoice,
     **policy: Any,
 ) -> int:
     """Resume a run from its last checkpoint, and reuse only results that are still valid.
@@ -97,14 +96,12 @@ def resume_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     """
     if only_plan and form.as_events:
         raise click.UsageError("--plan and --events exclude each other: a plan runs nothing, so there are no events")
-    texts = collect_pairs(inputs, "-i")
     places = parse_executors(executors)
-    choice = choose_store(store)
     recorded = load_recorded_run(
-        choice,
+        store,
         run,
         target=target,
-        inputs=texts,
+        inputs=inputs,
         asks_for_secrets=not only_plan,
         is_here=is_here,
         accepts=None
@@ -115,15 +112,15 @@ def resume_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     options = make_run_options(policy, by, target=recorded.moved_to, base_path=recorded.base_path, executors=places)
     if only_plan:
         return commands.plan.show_plan(recorded, options, as_json=form.as_json)
-    shown_inputs = {name: text for name, text in texts.items() if name not in recorded.workflow.secret_inputs}
-    line = ResumeLine(run, choice, options, target, on_save_error, shown_inputs)
+    shown_inputs = {name: text for name, text in inputs.items() if name not in recorded.workflow.secret_inputs}
+    line = ResumeLine(run, store, options, target, on_save_error, shown_inputs)
     resuming = ResumeFacts(recorded.latest.attempt, line, is_noted=kept_by is None and target is None)
     session = _prepare_session(recorded, options, on_save_error, is_recovered=kept_by is not None)
     if kept_by is not None:
         recoverer.child.ask_for_run(kept_by)
     can_ask = not (form.as_json or form.as_events) and drive.can_ask(options)
     ask = partial(_ask_person, recorded=recorded, line=line) if can_ask else None
-    return follow_run(session, recorded.workflow, run, store=choice, form=form, resuming=resuming, ask=ask)
+    return follow_run(session, recorded.workflow, run, store=store, form=form, resuming=resuming, ask=ask)
 
 
 def _ask_person(

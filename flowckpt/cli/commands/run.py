@@ -22,16 +22,15 @@ from flowckpt.cli.loaded_run import enter_directory
 from flowckpt.cli.next_steps import ResumeLine
 from flowckpt.cli.options import (
     Command,
-    KeyValue,
     NewRunName,
     TargetName,
     cache_option,
-    collect_pairs,
     executor_option,
     input_option,
     limit_options,
     mirror_options,
     network_option,
+    pairs_option,
     parse_executors,
     parse_json,
     rollback_option,
@@ -39,8 +38,8 @@ from flowckpt.cli.options import (
     store_option,
 )
 from flowckpt.cli.render.terminal import escape, json_text, write, write_document, write_lines
-from flowckpt.cli.runs import open_choice, run_async
-from flowckpt.cli.settings import StoreChoice, choose_store, create_engine
+from flowckpt.cli.runs import open_chosen_store, run_async
+from flowckpt.cli.settings import StoreChoice, create_engine
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import refuse_task
@@ -67,7 +66,7 @@ _BESIDE_CRASHES = {*_BESIDE_CHECK - {"same_process"}, "crashes", "answers"}
     show_default=True,
     help="With --id, if the run exists: fail, resume it, or return its recorded result without running anything.",
 )
-@click.option("--tag", "tags", metavar="K=V", type=KeyValue(), multiple=True, help="A label for the run.")
+@pairs_option("--tag", "tags", metavar="K=V", help="A label for the run.")
 @setting_option("every")
 @setting_option("interval")
 @setting_option("on_save_error")
@@ -84,31 +83,29 @@ _BESIDE_CRASHES = {*_BESIDE_CHECK - {"same_process"}, "crashes", "answers"}
     is_flag=True,
     help="With --check: crash at every save and step, fail every step once, lose every file, resume, and compare.",
 )
-@click.option(
+@pairs_option(
     "--answer",
     "answers",
     metavar="NAME=JSON",
-    type=KeyValue(),
-    multiple=True,
     help="With --crashes: the data of a signal, or true or false for an approval.",
 )
 @form_options
 @store_option
 def run_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     target: str,
-    inputs: tuple[tuple[str, str], ...],
+    inputs: dict[str, str],
     inputs_file: str | None,
     run: str | None,
     if_exists: str,
-    tags: tuple[tuple[str, str], ...],
+    tags: dict[str, str],
     on_save_error: str | None,
     executors: tuple[str, ...],
     check: bool,
     same_process: bool,
     crashes: bool,
-    answers: tuple[tuple[str, str], ...],
+    answers: dict[str, str],
     form: Form,
-    store: str | None,
+    store: StoreChoice,
     **given: Any,
 ) -> int:
     """Start a run of a workflow.
@@ -135,24 +132,20 @@ def run_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
       flowckpt run release.py --check --crashes --answer release=true
     """
     _refuse_useless_options(run, if_exists, check, crashes, same_process, has_answers=bool(answers))
-    texts, labels = collect_pairs(inputs, "-i"), collect_pairs(tags, "--tag")
     document = None if inputs_file is None else read_inputs_file(inputs_file)
     if crashes:
-        return _explore_crashes(target, texts, document, collect_pairs(answers, "--answer"), as_json=form.as_json)
+        return _explore_crashes(target, inputs, document, answers, as_json=form.as_json)
     if check:
-        return _check_determinism(target, texts, document, has_other_process=not same_process, form=form)
-    choice = choose_store(store)
-    checkpoints = open_choice(choice)
-    workflow, described, values = _load_target(target, texts, document)
+        return _check_determinism(target, inputs, document, has_other_process=not same_process, form=form)
+    checkpoints = open_chosen_store(store)
+    workflow, described, values = _load_target(target, inputs, document)
     ask_for_secrets(workflow, _find_required_secrets(workflow), values)
     run = run or new_run_id()
-    resuming = (
-        None if if_exists == "fail" else _prepare_resume(choice, run, on_save_error, is_run=if_exists == "resume")
-    )
-    options = RunOptions(tags=labels, target=described, executors=parse_executors(executors), **given)
-    engine = create_engine(checkpoints, choice, on_save_error)
+    resuming = None if if_exists == "fail" else _prepare_resume(store, run, on_save_error, is_run=if_exists == "resume")
+    options = RunOptions(tags=tags, target=described, executors=parse_executors(executors), **given)
+    engine = create_engine(checkpoints, store, on_save_error)
     session = engine.prepare(workflow, run, options, values, if_exists=if_exists)
-    return follow_run(session, workflow, run, store=choice, form=form, resuming=resuming)
+    return follow_run(session, workflow, run, store=store, form=form, resuming=resuming)
 
 
 def _load_target(
@@ -176,7 +169,7 @@ def _prepare_resume(choice: StoreChoice, run: str, on_save_error: str | None, *,
         TargetError: the run was imported, or its directory cannot be entered.
         InputError: the run is a task of a checkpoint manager.
     """
-    latest = run_async(open_choice(choice).load_latest(run))
+    latest = run_async(open_chosen_store(choice).load_latest(run))
     if latest is None:
         return None
     refuse_task(run, latest)

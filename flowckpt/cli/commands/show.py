@@ -40,7 +40,7 @@ from flowckpt.cli.render.terminal import (
     write_lines,
 )
 from flowckpt.cli.runs import open_run
-from flowckpt.cli.settings import choose_store
+from flowckpt.cli.settings import StoreChoice
 from flowckpt.cli.stored_run import StoredRun, read_stored_run
 from flowckpt.core.codec.blob import plain_tree
 from flowckpt.core.codec.results import encode_time
@@ -126,7 +126,7 @@ def show_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     history: bool,
     generations: bool,
     as_json: bool,
-    store: str | None,
+    store: StoreChoice,
 ) -> None:
     """Show one run: its status, inputs and output, and on request its steps, checkpoints and history.
 
@@ -153,7 +153,7 @@ def show_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         results = [result for result in results if is_within(result.path, at)]
     selected = _select_checkpoints(stored.checkpoints, attempt, reasons, verified)
     is_filtered = attempt is not None or bool(reasons) or verified is not None
-    place, shown_place = choose_store(store).places_of(run)
+    place, shown_place = store.places_of(run)
     if as_json:
         document = run_document(run, stored, selected) | {"stored_at": place}
         document |= _generations_document(stored) if generations else {}

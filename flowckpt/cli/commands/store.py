@@ -27,7 +27,7 @@ from flowckpt.cli.render.statistics import (
 from flowckpt.cli.render.tables import ago_text, bytes_text, show_table
 from flowckpt.cli.render.terminal import escape, say, write, write_document, write_lines
 from flowckpt.cli.runs import open_chosen_store, open_run, read_latest, report_unreadable, resolve_run, run_async
-from flowckpt.cli.settings import choose_store
+from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.records import Status
 from flowckpt.core.system.numbers import join_names, pluralize
 from flowckpt.engine.history.checkpoints import find_standing_checkpoint
@@ -53,7 +53,7 @@ from flowckpt.stores.queries import store_statistics
 @json_option
 @mirror_option
 @store_option
-def check_command(run: str | None, as_json: bool, store: str | None) -> int:
+def check_command(run: str | None, as_json: bool, store: StoreChoice) -> int:
     """Read and verify the whole store, or one run. Changes nothing.
 
     A notice is harmless, for example a record that a crash cut short. Exits with 11 if something is corrupt, with 13 if
@@ -71,12 +71,11 @@ def check_command(run: str | None, as_json: bool, store: str | None) -> int:
     """
     checkpoints = open_chosen_store(store, runs_nothing=True)
     findings = run_async(checkpoints.check(None if run is None else resolve_run(checkpoints, run)))
-    choice = choose_store(store)
     with suppress(FlowckptError):  # a file that is not a database is among the findings
         if medium := checkpoints.medium():
-            say(f"flowckpt: {choice.shown} is stored in {medium}")
-    if choice.mirror:
-        say(f"flowckpt: compared with the mirror {hide_passwords(choice.mirror)}")
+            say(f"flowckpt: {store.shown} is stored in {medium}")
+    if store.mirror:
+        say(f"flowckpt: compared with the mirror {hide_passwords(store.mirror)}")
     if as_json:
         write_document([attrs.asdict(finding) for finding in findings])
     else:
@@ -85,13 +84,13 @@ def check_command(run: str | None, as_json: bool, store: str | None) -> int:
     corrupt, locked, failed = counts["corrupt"], counts["locked"], counts["failed"]
     of_all = f"of {pluralize(len(findings), 'finding')}"
     if corrupt:
-        say(f"flowckpt: {corrupt} {of_all} in {choice.shown} {'is' if corrupt == 1 else 'are'} corrupt")
+        say(f"flowckpt: {corrupt} {of_all} in {store.shown} {'is' if corrupt == 1 else 'are'} corrupt")
     if locked:
         say(
-            f"flowckpt: {locked} {of_all} in {choice.shown} {'needs' if locked == 1 else 'need'} a key that is not available"
+            f"flowckpt: {locked} {of_all} in {store.shown} {'needs' if locked == 1 else 'need'} a key that is not available"
         )
     elif not findings:
-        say(f"flowckpt: {choice.shown} has no runs")
+        say(f"flowckpt: {store.shown} has no runs")
     if failed:
         say(f"flowckpt: {failed} {of_all} could not be read now, which says nothing about the record")
     if corrupt or failed:
@@ -108,7 +107,7 @@ def _describe_finding(finding: Finding) -> str:
 @json_option
 @mirror_option
 @store_option
-def repair_command(run: str, as_json: bool, store: str | None) -> None:
+def repair_command(run: str, as_json: bool, store: StoreChoice) -> None:
     """Set the damaged parts of a run aside, and keep everything that is intact.
 
     The original is kept: in a directory or bucket under damaged/, in a database in tables named damaged_…. The command
@@ -119,7 +118,7 @@ def repair_command(run: str, as_json: bool, store: str | None) -> None:
       flowckpt store repair nightly
       flowckpt store repair nightly --json
     """
-    checkpoints, choice = open_chosen_store(store, runs_nothing=True), choose_store(store)
+    checkpoints = open_chosen_store(store, runs_nothing=True)
     with contextlib.suppress(CheckpointNotFoundError):  # an interrupted repair has set it aside
         run = resolve_run(checkpoints, run)
     done = run_async(checkpoints.repair(run))
@@ -137,7 +136,7 @@ def repair_command(run: str, as_json: bool, store: str | None) -> None:
     write_lines(escape(f"lost: {each}") for each in done.lost)
     write(escape(f"set aside: the original, in {done.aside}") + "\n")
     write(escape(f"repaired: {run} ({left})") + "\n")
-    say(f"See what a resume would run: {command_line('plan', choice, run)}")
+    say(f"See what a resume would run: {command_line('plan', store, run)}")
 
 
 @click.command("stats", cls=Command)
@@ -153,7 +152,7 @@ def repair_command(run: str, as_json: bool, store: str | None) -> None:
 @json_option
 @store_option
 @color_option
-def stats_command(run: str | None, limit: int, as_json: bool, store: str | None) -> int:
+def stats_command(run: str | None, limit: int, as_json: bool, store: StoreChoice) -> int:
     """Show statistics of the store or of one run: checkpoints over time, sizes, evidence, failures, slowest steps.
 
     The statistics include superseded results. Sizes are those of records, without large values; "stored" is the size on
@@ -184,7 +183,7 @@ def stats_command(run: str | None, limit: int, as_json: bool, store: str | None)
 @click.option("--unpin", is_flag=True, help="Remove the pin.")
 @json_option
 @store_option
-def pin_command(run: str, checkpoint: str | None, unpin: bool, as_json: bool, store: str | None) -> None:
+def pin_command(run: str, checkpoint: str | None, unpin: bool, as_json: bool, store: StoreChoice) -> None:
     """Protect a checkpoint and its run from pruning. Only clear removes them.
 
     CHECKPOINT is an id (its newest checkpoint counts) or a sequence; by default, the newest checkpoint. The run may be
@@ -264,7 +263,7 @@ def prune_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     workflow: str | None,
     dry_run: bool,
     as_json: bool,
-    store: str | None,
+    store: StoreChoice,
 ) -> int:
     """Remove completed runs that are no longer needed, and free unused space.
 
@@ -313,7 +312,7 @@ def prune_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if not report.matched and has_filter:
         of = "" if workflow is None else f" of the workflow {escape(workflow)}"
         stands = f" that is {' or '.join(statuses or map(str, FINISHED))}"
-        say(f"flowckpt: {choose_store(store).shown} has no run{of}{stands}")
+        say(f"flowckpt: {store.shown} has no run{of}{stands}")
     return report_unreadable(report.unreadable)
 
 
@@ -335,7 +334,7 @@ def _show_summary(report: PruneReport, verb: str, *, is_dry_run: bool, has_condi
         say("To remove runs, give --keep N or --older-than AGE.")
 
 
-def _prune_one(store: str | None, run: str, conditions: dict[str, Any], *, is_dry_run: bool, as_json: bool) -> None:
+def _prune_one(store: StoreChoice, run: str, conditions: dict[str, Any], *, is_dry_run: bool, as_json: bool) -> None:
     if conditions["keep"] == 0:
         raise click.UsageError(
             "--keep 0: the newest checkpoint of a run always stays; 'flowckpt store clear' removes the run"
@@ -355,7 +354,7 @@ def _prune_one(store: str | None, run: str, conditions: dict[str, Any], *, is_dr
 @click.argument("run", type=RunName())
 @click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, the command does not ask either.")
 @store_option
-def clear_command(run: str, yes: bool, store: str | None) -> None:
+def clear_command(run: str, yes: bool, store: StoreChoice) -> None:
     """Remove a run with all its checkpoints, irrevocably. A store with a key requires the key.
 
     Examples:
@@ -441,7 +440,7 @@ _MOST_RUNS = 10
 @click.argument("run", type=RunName())
 @click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, the command does not ask either.")
 @store_option
-def trust_command(run: str, yes: bool, store: str | None) -> None:
+def trust_command(run: str, yes: bool, store: StoreChoice) -> None:
     """Accept a run whose records are not authenticated by the key.
 
     Use it for a run that started before the store had a key, and for a run whose end cannot be proved, for example after
@@ -453,9 +452,8 @@ def trust_command(run: str, yes: bool, store: str | None) -> None:
       flowckpt store trust nightly
       flowckpt store trust nightly --yes
     """
-    choice = choose_store(store)
-    checkpoints = open_store(choice.spec, key_file=choice.key_file, compression=choice.compression, trust=True)
-    if not isinstance(checkpoints, FileCheckpointStore) or choice.key_file is None:
+    checkpoints = open_store(store.spec, key_file=store.key_file, compression=store.compression, trust=True)
+    if not isinstance(checkpoints, FileCheckpointStore) or store.key_file is None:
         raise click.UsageError("trust needs a file store with a key: set FLOWCKPT_KEY_FILE")
     run = resolve_run(checkpoints, run)
     latest = read_latest(checkpoints, run)
@@ -478,7 +476,7 @@ def trust_command(run: str, yes: bool, store: str | None) -> None:
         warn(f"its messages are still refused: {trusted.message}. Remove the file, and send the message again")
     if others := [each for each in checkpoints.runs.plain_runs() if each != run]:
         say(f"Still refused, because they were written without a key: {escape(join_names(others, _MOST_RUNS))}")
-        say(f"Inspect each run; if it is correct: {command_line('store trust', choice, others[0])}")
+        say(f"Inspect each run; if it is correct: {command_line('store trust', store, others[0])}")
 
 
 def _describe_trust(trusted: TrustReport, verb: str) -> list[str]:

@@ -15,7 +15,7 @@ import click
 from flowckpt.cli.options import Command, store_option
 from flowckpt.cli.render.terminal import say
 from flowckpt.cli.runs import open_chosen_store
-from flowckpt.cli.settings import choose_store
+from flowckpt.cli.settings import StoreChoice
 
 _ANY = ("0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
 
@@ -41,7 +41,7 @@ def ui_command(
     tls_cert: Path | None,
     tls_key: Path | None,
     allow_plain_http: bool,
-    store: str | None,
+    store: StoreChoice,
 ) -> None:
     """Serve a page that lists runs, shows them live, and answers approvals and signals.
 
@@ -62,8 +62,7 @@ def ui_command(
     except ModuleNotFoundError as error:
         raise click.UsageError(f'the page needs {error.name}; install it: pip install "flowckpt[web]"') from None
     _refuse_unsafe(host, tls_cert, tls_key, allow_plain_http=allow_plain_http)
-    choice = choose_store(store)
-    if choice.spec.startswith("memory:"):
+    if store.spec.startswith("memory:"):
         raise click.UsageError("a store in the memory of another process cannot be shown; name another with --store")
     checkpoints = open_chosen_store(store, runs_nothing=read_only)
     try:
@@ -74,8 +73,8 @@ def ui_command(
     token = secrets.token_urlsafe(32)
     hosts = list_accepted_hosts(host, port, is_secure=tls_cert is not None)
     guard = Guard(hosts, token, time.monotonic, f"flowckpt_ui_{port}", is_everywhere=host in _ANY)
-    commands = Commands(choice.spec)
-    app = Ui(checkpoints, choice.shown, guard, commands, read_only).app()
+    commands = Commands(store.spec)
+    app = Ui(checkpoints, store.shown, guard, commands, read_only).app()
     how: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False, "date_header": False}
     config = uvicorn.Config(app, ssl_certfile=tls_cert, ssl_keyfile=tls_key, timeout_graceful_shutdown=2, **how)
     try:
@@ -83,7 +82,7 @@ def ui_command(
     except OSError as error:
         raise click.UsageError(f"{tls_cert} and {tls_key} cannot be used: {error.strerror or error}") from None
     address = f"http{'s' if tls_cert else ''}://{_browser_host(host)}:{port}/?token={token}"
-    say(f"flowckpt: the page of {choice.shown} is at\n\n    {address}\n")
+    say(f"flowckpt: the page of {store.shown} is at\n\n    {address}\n")
     say("Anyone with this address can act as you. Stop with Ctrl-C.")
     if opens:
         webbrowser.open(address)

@@ -31,6 +31,7 @@ from flowckpt.cli.render.documents import verdict_text
 from flowckpt.cli.render.tables import FoldedMembers, draws_colors, fold_members
 from flowckpt.cli.render.terminal import escape, write_document, write_lines
 from flowckpt.cli.runs import open_run, run_async
+from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.core.records.listing import is_task
@@ -44,7 +45,7 @@ from flowckpt.evidence.checks.base import StepFacts
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import Moment, VerdictStatus, VerificationReport
 from flowckpt.evidence.verifier import EvidenceVerifier
-from flowckpt.execution.claims import ClaimChecker, read_pack
+from flowckpt.execution.claims import ClaimChecker, read_facts, read_pack
 from flowckpt.maintenance.task_log import read_log
 from flowckpt.stores.queries import Verifications, note_verification
 
@@ -79,7 +80,7 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     target: str | None,
     is_here: bool,
     as_json: bool,
-    store: str | None,
+    store: StoreChoice,
 ) -> int:
     """Check the recorded evidence of each step against the world now. The record is not changed.
 
@@ -229,8 +230,7 @@ def check_evidence(data: CheckpointData, options: RunOptions, program: Program, 
 def _step_packs(results: Sequence[StepResult]) -> Iterator[tuple[str, EvidencePack, StepFacts]]:
     for result in results:
         if result.evidence is not None and result.success:
-            code = result.evidence.get("exit_code")
-            yield result.path, read_pack(result), StepFacts(exit_code=code if type(code) is int else None)
+            yield result.path, read_pack(result), read_facts(result)
 
 
 async def _verify_packs(
