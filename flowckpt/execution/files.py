@@ -56,11 +56,8 @@ class RunFiles:
         recorded, report = await verifier.commit(EvidencePack(claims))
         wrong = [verdict for verdict in report.verdicts if verdict.is_against]
         if wrong:
-            raise StepFilesError(
-                path,
-                detail=f"a file that it reads cannot be read: {wrong[0].error}",
-                remedy="Create the file, or correct the path: a step starts only if all files that it reads exist.",
-            )
+            remedy = "Create the file, or correct the path: a step starts only if all files that it reads exist."
+            raise _files_error(path, f"a file that it reads cannot be read: {wrong[0].error}", remedy)
         self.read[path] = list(recorded)
 
     async def open_ahead(self, verifier: EvidenceVerifier, step: Step[Any], path: str) -> None:
@@ -90,11 +87,9 @@ class RunFiles:
         report = await verifier.changed(mode="stat").verify_evidence_pack(EvidencePack(read))
         wrong = [verdict for verdict in report.verdicts if verdict.is_against]
         if wrong:
-            raise StepFilesError(
-                path,
-                detail=f"{wrong[0].evidence.expected['path']}, which it reads, changed while it ran: {wrong[0].error}",
-                remedy="Have the step write to other files than it reads, and do not change its files while it runs.",
-            )
+            detail = f"{wrong[0].evidence.expected['path']}, which it reads, changed while it ran: {wrong[0].error}"
+            remedy = "Have the step write to other files than it reads, and do not change its files while it runs."
+            raise _files_error(path, detail, remedy)
         return report
 
     def register_restored(self, base: str, result: StepResult) -> bool:

@@ -9,14 +9,18 @@ from rich.console import Console
 
 from flowckpt.cli.progress.live import LiveProgress
 from flowckpt.events import (
+    ApprovalVoided,
+    CheckpointFailed,
     CheckpointSaved,
     EvidenceFailed,
     EvidenceVerified,
+    SignalSetAside,
     StepAdopted,
     StepCompleted,
     StepProgress,
     StepRestored,
     StepStarted,
+    StepStateDropped,
     WorkflowResumed,
 )
 
@@ -62,6 +66,24 @@ def test_a_few_marks_say_what_was_found():
         "✓ pay  adopted, not run: it was done  saved",
     ]
     assert out.getvalue().startswith("2 executed, 2 restored, 0 failed")
+
+
+def test_what_went_wrong_has_the_same_words_as_a_plain_line():
+    progress = LiveProgress(0, Console(file=io.StringIO(), width=120))
+    progress._screen = above = Above()
+    for event in (
+        StepStateDropped("one", "fetch", "its code changed"),
+        ApprovalVoided("one", "review", "ann", "the plan changed"),
+        SignalSetAside("one", "order\x1b", "order", "bob", "s1", "seven is not a number"),
+        CheckpointFailed("one", "fetch", 4, "step", "OSError: disk full"),
+    ):
+        progress.show(event)
+    assert above.lines == [
+        "fetch: its saved state is dropped: its code changed",
+        "review: the approval by ann is void and is asked for again: the plan changed",
+        "order\\x1b: signal order is set aside; the step waits for another one: seven is not a number",
+        "checkpoint fetch not saved: OSError: disk full",
+    ]
 
 
 def test_nothing_is_drawn_of_a_resume_that_is_refused():

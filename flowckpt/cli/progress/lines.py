@@ -109,7 +109,7 @@ _UNKNOWN_PART = 100
 """The number of members per line if their total is unknown."""
 
 
-_LINES: dict[str, Callable[[Any], str]] = {
+LINES: dict[str, Callable[[Any], str]] = {
     "WorkflowStarted": lambda e: f"run {e.workflow_id} of {e.workflow_name}: started",
     "WorkflowResumed": lambda e: (
         f"run {e.workflow_id} of {e.workflow_name}: resumed from checkpoint {e.checkpoint_id}, attempt {e.attempt}"
@@ -205,7 +205,7 @@ class PlainLines(Progress):
             more += f", {figures_text(figures)}" if figures else ""
         if kind == "StepProgress" and not self._is_due(event):
             return
-        say_with_time(escape(_LINES.get(kind, _other_line)(event)) + more)
+        say_with_time(escape(LINES.get(kind, _other_line)(event)) + more)
         for detail in getattr(event, "details", ()):
             say_with_time(f"  {escape(detail)}")
 

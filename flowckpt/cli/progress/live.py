@@ -23,6 +23,7 @@ import attrs
 from rich.console import Console, Group
 from rich.text import Text
 
+from flowckpt.cli.progress.lines import LINES
 from flowckpt.cli.progress.screen import Screen
 from flowckpt.cli.progress.state import Counts, FanOutProgress, FanOuts, Progress, progress_text
 from flowckpt.cli.render.tables import duration_text, figures_text
@@ -266,11 +267,8 @@ class LiveProgress(Progress):
         reasons = "; ".join(event.details) or event.reason
         self._warn(f"{event.path}: evidence does not hold: {reasons}")
 
-    def _on_state_dropped(self, event: Any) -> None:
-        self._warn(f"{event.path}: its saved state is dropped: {event.reason}")
-
-    def _on_voided(self, event: Any) -> None:
-        self._warn(f"{event.path}: the approval is void and is asked for again: {event.reason}")
+    def _on_warning(self, event: Any) -> None:
+        self._warn(LINES[event.kind](event))
 
     def _on_adopted(self, event: Any) -> None:
         self._counts.adopted += 1
@@ -315,7 +313,7 @@ class LiveProgress(Progress):
         self._show_line()
 
     def _on_not_saved(self, event: Any) -> None:
-        self._warn(f"checkpoint {event.checkpoint_id or event.sequence} not saved: {event.error}", "red")
+        self._warn(LINES[event.kind](event), "red")
 
     def _on_undoing(self, event: Any) -> None:
         self._running.clear()
@@ -427,7 +425,7 @@ _NOTES: dict[str, Callable[[LiveProgress, Any], None]] = {
     "StepsRestored": LiveProgress._on_many_restored,
     "StepRetrying": LiveProgress._on_retrying,
     "StepProgress": LiveProgress._on_progress,
-    "StepStateDropped": LiveProgress._on_state_dropped,
+    "StepStateDropped": LiveProgress._on_warning,
     "StepOutput": LiveProgress._on_output,
     "StepAdopted": LiveProgress._on_adopted,
     "EvidenceVerified": LiveProgress._on_verified,
@@ -443,7 +441,8 @@ _NOTES: dict[str, Callable[[LiveProgress, Any], None]] = {
     "WorkflowCancelled": LiveProgress._on_over,
     "WorkflowSuspended": LiveProgress._on_over,
     "WorkflowWaiting": LiveProgress._on_waiting,
-    "ApprovalVoided": LiveProgress._on_voided,
+    "ApprovalVoided": LiveProgress._on_warning,
+    "SignalSetAside": LiveProgress._on_warning,
 }
 
 

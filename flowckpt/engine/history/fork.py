@@ -35,7 +35,7 @@ from flowckpt.engine.rules.judge import identity_reasons
 from flowckpt.engine.rules.paths import UNDOABLE, is_within, select_for_fork
 from flowckpt.engine.rules.reasons import LIMITS, ReasonKind
 from flowckpt.engine.run.lease import hold_lease, require_run
-from flowckpt.engine.run.resumption import check_name, drop_reusable
+from flowckpt.engine.run.resumption import check_workflow_name, drop_reusable
 from flowckpt.engine.values.failures import read_answer
 from flowckpt.engine.values.inputs import BoundInputs, bind_inputs, decode_input, rebind_recorded
 from flowckpt.engine.values.options import RETRIES_USED, RunOptions
@@ -365,7 +365,7 @@ def _require_workflow(rechecking: Recheck, source_id: str, latest: CheckpointDat
             parameter="workflow",
             remedy="Pass workflow=….",
         )
-    check_name(workflow, source_id, latest)
+    check_workflow_name(workflow, source_id, latest)
     return workflow
 
 

@@ -17,6 +17,7 @@ from flowckpt.core.system.blocking import finish_despite_cancel, may_block
 from flowckpt.core.system.clock import Clock
 from flowckpt.engine.loops.claims import Files, TaskClaims
 from flowckpt.engine.run.checkpointer import Checkpointer, RunFacts
+from flowckpt.engine.run.lease import require_run
 from flowckpt.errors import (
     CheckpointNotFoundError,
     EncodingError,
@@ -263,9 +264,7 @@ class Tasks:
         task_id, local_id = split_id(checkpoint_id, "checkpoint_id")
         if not task_id:
             return await self._find_in_any(local_id)
-        log = await self.load_log(task_id)
-        if log is None:
-            raise CheckpointNotFoundError(task_id)
+        log = require_run(task_id, await self.load_log(task_id))
         if local_id not in log.live:
             raise CheckpointNotFoundError(task_id, local_id)
         return log, log.live[local_id]

@@ -289,7 +289,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
         InputError: an input is unknown.
         StepNotFoundError: the step given with `--from` is not in the record.
     """
-    check_name(workflow, workflow_id, latest)
+    check_workflow_name(workflow, workflow_id, latest)
     bound = rebind_recorded(workflow, latest, inputs)
     view: HistoryView = as_view(latest.step_results)
     superseded = Superseded(latest.metadata)
@@ -522,7 +522,7 @@ def add_decisions(metadata: Mapping[str, Any], policy: ResumePolicy, at: datetim
     return {**metadata, SETTLED: [*metadata.get(SETTLED, ()), *made]} if made else dict(metadata)
 
 
-def check_name(workflow: Workflow[Any, Any], workflow_id: str, latest: CheckpointData) -> None:
+def check_workflow_name(workflow: Workflow[Any, Any], workflow_id: str, latest: CheckpointData) -> None:
     """Refuse the record of another workflow.
 
     Raises:

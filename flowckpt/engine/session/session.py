@@ -46,7 +46,7 @@ from flowckpt.engine.rules.paths import UNFINISHED
 from flowckpt.engine.rules.reasons import LIMITS, ResumePolicy, ReuseMode
 from flowckpt.engine.run.checkpointer import Checkpointer, RunFacts, SavePolicy
 from flowckpt.engine.run.context import LOOK_NS, RunContext
-from flowckpt.engine.run.lease import explain_failure, give_back, register_live, stop_when_lost
+from flowckpt.engine.run.lease import explain_failure, give_back, register_live, require_run, stop_when_lost
 from flowckpt.engine.run.notify import (
     EVENTS,
     EventSink,
@@ -64,7 +64,7 @@ from flowckpt.engine.run.resumption import (
     Resumption,
     accept_import,
     add_decisions,
-    check_name,
+    check_workflow_name,
     count_crashes,
     crash_loop_error,
     read_resumption,
@@ -80,7 +80,6 @@ from flowckpt.engine.values.superseded import RetryBudget, Superseded
 from flowckpt.engine.values.target import describe_target
 from flowckpt.engine.values.waits import SHORT_SECONDS, Waits
 from flowckpt.errors import (
-    CheckpointNotFoundError,
     FlowckptError,
     NoAsyncioError,
     RunCancelledError,
@@ -367,7 +366,7 @@ class Session:
 
     def _refuse_another(self, latest: CheckpointData) -> None:
         """Refuse a start if the run with this id belongs to another workflow or has other inputs."""
-        check_name(self._workflow, self._workflow_id, latest)
+        check_workflow_name(self._workflow, self._workflow_id, latest)
         assert self.bound is not None
         if generation.number_of(latest.metadata) > 1 and self.bound.hash == generation.first_inputs_of(
             latest.metadata, latest.inputs_hash
@@ -456,9 +455,7 @@ class Session:
         return taken
 
     async def _resume(self, lease: Lease) -> Drive | RecordedEnd:
-        latest = lease.latest
-        if latest is None:
-            raise CheckpointNotFoundError(self._workflow_id)
+        latest = require_run(self._workflow_id, lease.latest)
         if self._options.if_attempt not in (None, latest.attempt):
             raise RunMovedOnError(self._workflow_id, expected=self._options.if_attempt or 0, attempt=latest.attempt)
         started = await read_started_steps(self._ports.store, self._workflow_id, latest)

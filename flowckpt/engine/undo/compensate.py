@@ -34,7 +34,7 @@ from flowckpt.engine.rules.paths import ROLLBACK, UNFINISHED, find_left_to_undo,
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.notify import events
-from flowckpt.engine.run.resumption import check_name, crash_loop_error
+from flowckpt.engine.run.resumption import check_workflow_name, crash_loop_error
 from flowckpt.engine.run.undo_steps import find_moved_argument, undo_step
 from flowckpt.engine.steps.run_step import run_step
 from flowckpt.engine.values.failures import find_failed_step, read_answer, read_fan_out
@@ -441,7 +441,7 @@ def read_undoing(
         WorkflowChangedError: the record belongs to another workflow.
         InputMismatchError: an input differs from the recorded one.
     """
-    check_name(workflow, workflow_id, latest)
+    check_workflow_name(workflow, workflow_id, latest)
     bound = rebind_recorded(workflow, latest, inputs)
     return UndoAttempt(workflow, workflow_id, latest, bound, end, options, is_cancel)
 
