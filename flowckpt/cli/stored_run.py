@@ -120,12 +120,12 @@ async def _read_stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
     pinned = await store.pinned(workflow_id)
     started = None if info is None else info.started_at
     untaken, set_aside = await _read_messages(store, workflow_id, latest)
-    crash_loop = seen = None
+    crashes = seen = None
     begun = await read_started_steps(store, workflow_id, latest)
     if status is Status.CRASHED:
         seen = await store.last_seen(workflow_id, latest.attempt)
         most = limit_of(latest.metadata, default=command_settings()["max_crashes"])
-        crash_loop = await find_crash_loop(store, workflow_id, latest, begun, most=most)
+        crashes = await find_crash_loop(store, workflow_id, latest, begun, most=most)
     behind = len(await list_left_behind(store, workflow_id)) if latest.attempt > 1 else 0
     stale = "" if info is None else await read_stale_note(store, info)
     checks = (await read_verifications(store, workflow_id, latest.metadata)).checkpoints
@@ -139,7 +139,7 @@ async def _read_stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
         untaken,
         started,
         pinned,
-        crash_loop,
+        crashes,
         behind,
         stale,
         checks,

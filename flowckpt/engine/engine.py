@@ -487,9 +487,9 @@ class WorkflowEngine:
         def make_undo() -> Session:
             return self.prepare_resume(session.require_workflow(workflow, run), run, options, inputs, is_cancel=True)
 
-        undo = make_undo if rolls_back else None
+        make = make_undo if rolls_back else None
         return await session.control.cancel_run(
-            self.store, self._clock, run, undo=undo, patience_seconds=patience_seconds
+            self.store, self._clock, run, undo=make, patience_seconds=patience_seconds
         )
 
     def cancel_sync(self, workflow_id: str, /, **how: Any) -> Cancelled:

@@ -216,7 +216,7 @@ class PlannedSteps(DryResponder):
             answer = judge.decide(command.step, result, reasons)
         if answer is OnStale.FAIL:
             is_effect = repeats_effect(command.step, result)
-            self.stop_at(result.path, "; ".join(map(str, reasons)), repeats_effect=is_effect)
+            self.stop_at(result.path, "; ".join(map(str, reasons)), is_effect=is_effect)
         if answer is OnStale.REUSE:
             return Decision.REUSE, reasons
         if answer is OnStale.FAIL or command.step.action.is_composite:  # its members are judged one by one
@@ -225,10 +225,10 @@ class PlannedSteps(DryResponder):
         question = open_question(command.step, result.path, result, judge.policy, is_moved=bool(moved))
         return await self._judge_done(question, command.step, result, reasons)
 
-    def stop_at(self, path: str, why: str, *, repeats_effect: bool = False) -> None:
+    def stop_at(self, path: str, why: str, *, is_effect: bool = False) -> None:
         """Note why and where the resume would stop, unless it stops earlier."""
         if not self.stop.why:
-            self.stop = PlanEnd(f"{path}: {why}", path, repeats_effect)
+            self.stop = PlanEnd(f"{path}: {why}", path, is_effect)
 
     async def _judge_done(
         self, question: Question, step: Step[Any], result: StepResult, reasons: tuple[Reason, ...]
@@ -249,7 +249,7 @@ class PlannedSteps(DryResponder):
             if answer is OnStale.REUSE:
                 return Decision.REUSE, reasons
             if answer is OnStale.FAIL:
-                self.stop_at(result.path, "; ".join(map(str, reasons)), repeats_effect=True)
+                self.stop_at(result.path, "; ".join(map(str, reasons)), is_effect=True)
         return Decision.RERUN, reasons
 
     async def _judge_same_call(
@@ -267,7 +267,7 @@ class PlannedSteps(DryResponder):
         if settlement is not Settlement.ASK:
             return Decision.RERUN, reasons
         if not step.modifiers.is_at_most_once:
-            self.stop_at(result.path, str(LEFT_DONE), repeats_effect=True)
+            self.stop_at(result.path, str(LEFT_DONE), is_effect=True)
             return Decision.RERUN, (*reasons, LEFT_DONE)
         self.stop_at(result.path, "it was done, and its evidence cannot tell whether its effect still holds")
         return Decision.IN_DOUBT, (*reasons, Reason(ReasonKind.STARTED, "it is an at-most-once step, and was done"))

@@ -308,20 +308,20 @@ class Reporting:
     def _flush(self) -> None:
         with self._lock:
             self._is_due = False
-            events, self._waiting = self._waiting, {}
+            newest, self._waiting = self._waiting, {}
             self._emitted_ns[""] = self._services.clock.elapsed_ns()
         if self._flushing is None or self._flushing.done():
-            self._flushing = asyncio.ensure_future(self._emit_all(events))
-        elif events:  # the listener is slow: emit the newest reports later
+            self._flushing = asyncio.ensure_future(self._emit_all(newest))
+        elif newest:  # the listener is slow: emit the newest reports later
             with self._lock:
-                self._waiting = {**events, **self._waiting}
+                self._waiting = {**newest, **self._waiting}
                 is_due, self._is_due = self._is_due, True
             if not is_due:
                 self._schedule_flush()
 
-    async def _emit_all(self, events: dict[str, events.StepProgress]) -> None:
+    async def _emit_all(self, newest: dict[str, events.StepProgress]) -> None:
         try:
-            for path, event in events.items():
+            for path, event in newest.items():
                 if self._services.notifier.emit is not None and path in self._services.recorder.in_flight:
                     await self._services.notifier.emit(event)
         except Exception as failure:  # the listener has failed: raised when the step ends

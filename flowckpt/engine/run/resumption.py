@@ -310,8 +310,8 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     if policy.on_package_change is not OnStale.REUSE:
         judge.packages.update(find_moved_versions(latest.metadata))
     interrupted = frozenset(started) - view.ended(started) if started else frozenset[str]()
-    crash_loop = await find_refusing_crash_loop(store, workflow_id, latest, started, options, max_crashes=max_crashes)
-    parts = history, judge, cut, superseded, frozenset(latest.in_flight), spare, interrupted, crash_loop
+    crashes = await find_refusing_crash_loop(store, workflow_id, latest, started, options, max_crashes=max_crashes)
+    parts = history, judge, cut, superseded, frozenset(latest.in_flight), spare, interrupted, crashes
     is_guarded = not all(GUARDED.isdisjoint(each.marks) for each in (*history.notable(), *superseded.results))
     final = None if options.from_step else final_error(workflow_id, latest)
     messages = await _read_messages(store, workflow_id, latest)

@@ -279,8 +279,8 @@ class Session:
             NoAsyncioError: no asyncio loop runs here.
         """
         _check_loop("engine.execute")
-        async with aclosing(event_stream(self._run)) as events:
-            async for event in events:
+        async with aclosing(event_stream(self._run)) as stream:
+            async for event in stream:
                 yield event
 
     async def _run(self, emit: EventSink) -> None:

@@ -219,8 +219,8 @@ class StoppedMember(PlainMember):
         assert enter.result is not None
         if enter.is_spare:
             undoing = [each for each in enter.nested if each.step_type == ROLLBACK]
-            steps = [each for each in enter.nested if each.step_type != ROLLBACK]
-            for each in (*steps, enter.result, *undoing):
+            others = [each for each in enter.nested if each.step_type != ROLLBACK]
+            for each in (*others, enter.result, *undoing):
                 self.context.recorder.restore(each)
 
 

@@ -123,14 +123,14 @@ class Column:
         if value is None:
             return f"{identifier} IS NULL"
         if self.type_name in _FLOATS:
-            left, cast = f"{identifier}::pg_catalog.text::pg_catalog.numeric", "numeric"
+            left, compared = f"{identifier}::pg_catalog.text::pg_catalog.numeric", "numeric"
         elif self.type_name in _JSON:
-            left, cast = f"{identifier}::pg_catalog.jsonb", "jsonb"
+            left, compared = f"{identifier}::pg_catalog.jsonb", "jsonb"
         elif self.is_known:
-            left, cast = identifier, self.type_name
+            left, compared = identifier, self.type_name
         else:
-            left, cast = f"{identifier}::pg_catalog.text", "text"
-        return f"{left} OPERATOR(pg_catalog.=) %s::pg_catalog.{cast}"
+            left, compared = f"{identifier}::pg_catalog.text", "text"
+        return f"{left} OPERATOR(pg_catalog.=) %s::pg_catalog.{compared}"
 
     def bound(self, value: Any) -> str:
         """Return the text to bind for a value.

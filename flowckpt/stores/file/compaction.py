@@ -544,13 +544,13 @@ class Attempts:
         return found[::-1]
 
 
-def read_attempts(numbers: list[int], read: Callable[[int], bytes], open_header: OpenHeader) -> Attempts:
+def read_attempts(numbers: list[int], read: Callable[[int], bytes], read_header: OpenHeader) -> Attempts:
     """Read all records of a run's segments, including those that no longer count.
 
     Args:
         numbers: the numbers of the segments with records before the caller's own, ascending.
         read: returns the bytes of a segment.
-        open_header: returns the header of a segment, and the seal of its lines.
+        read_header: returns the header of a segment, and the seal of its lines.
 
     Raises:
         SegmentDamagedError: a segment is damaged, or the record that it continues is missing.
@@ -562,7 +562,7 @@ def read_attempts(numbers: list[int], read: Callable[[int], bytes], open_header:
 
     def inspect(number: int) -> tuple[bool, Cut | None]:
         data = read(number)
-        header, seal = open_header(number, data)
+        header, seal = read_header(number, data)
         is_pack = header.get("kind") == PACK
         segment = (
             parse_segment(data, number=number, seal=seal) if is_pack else _read_with_copy(data, number, adopted, seal)
