@@ -29,6 +29,7 @@ from flowckpt.cli.progress.lines import ended_document
 from flowckpt.cli.render.summary import (
     show_cancelled,
     show_failure,
+    show_orphaned,
     show_unsaved_output,
     show_what_is_left,
     summary_text,
@@ -37,6 +38,7 @@ from flowckpt.cli.render.terminal import OutputFailedError, escape, is_person_th
 from flowckpt.cli.runs import run_async
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.dsl import Workflow
+from flowckpt.core.records import CheckpointData
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.core.system.numbers import pluralize
@@ -99,12 +101,12 @@ class ResumeFacts(FieldEquality):
     """The facts about a resume apart from its session.
 
     Attributes:
-        attempt: the attempt that it continues from.
+        latest: the checkpoint that it continues from.
         line: the resume as typed.
         is_noted: whether the run is listed as stale if the resume stops until a person decides.
     """
 
-    attempt: int
+    latest: CheckpointData
     line: ResumeLine
     is_noted: bool = False
 
@@ -171,15 +173,7 @@ def follow_run(
         show_resume_hint(workflow_id, store)
         return ExitCode[ending.signal_name]
     code = code_of_result(result, signal_name=ending.signal_name, continue_on_save_error=session.continue_on_save_error)
-    try:
-        if form.as_json:
-            write_if_read(f"{json_text(ended_document(result, workflow.output_type))}\n")
-        elif not form.as_events:
-            write_if_read(summary_text(result))
-        elif ending.unwritten:
-            raise OutputFailedError(ending.unwritten)
-    except OutputFailedError as error:
-        say(f"flowckpt: standard output cannot be written: {error}")
+    if not _write_result(result, ending.unwritten, workflow, form):
         code = code or ExitCode.OUTPUT_FAILED
     _note_stop(result.error, session, workflow_id, resuming, attempt=result.attempt)
     if isinstance(result.error, NEEDS_A_DECISION) and line is not None:
@@ -188,7 +182,24 @@ def follow_run(
         show_ways_on(workflow_id, result.waits, store)
     elif code not in (ExitCode.DONE, ExitCode.OUTPUT_FAILED) or (result.error is None and not result.is_saved):
         _show_end(result, ending.signal_name, session, store, form)
+    elif resuming is not None and resuming.line.options.force:
+        show_orphaned(resuming.latest, run_async(session.store.load_latest(workflow_id)))
     return code
+
+
+def _write_result(result: WorkflowResult, unwritten: str, workflow: Workflow[..., Any], form: Form) -> bool:
+    """Write the result, except after events, to standard output; return whether all output was written."""
+    try:
+        if form.as_json:
+            write_if_read(f"{json_text(ended_document(result, workflow.output_type))}\n")
+        elif not form.as_events:
+            write_if_read(summary_text(result))
+        elif unwritten:
+            raise OutputFailedError(unwritten)
+    except OutputFailedError as error:
+        say(f"flowckpt: standard output cannot be written: {error}")
+        return False
+    return True
 
 
 def _show_refusal(
@@ -218,7 +229,7 @@ def _note_stop(
     """Note that a run needs a person, or no longer does; a new attempt voids earlier notes."""
     if resuming is None or not resuming.is_noted:
         return
-    if not isinstance(error, _NOTED) and attempt != resuming.attempt:
+    if not isinstance(error, _NOTED) and attempt != resuming.latest.attempt:
         return
     from flowckpt.maintenance import recovery  # noqa: PLC0415 - few resumes stop, or have nothing to do
 
@@ -279,7 +290,7 @@ def _drive(session: Session, workflow: Workflow[..., Any], form: Form, resuming:
     progress = choose_progress(
         as_events=form.as_events,
         output_type=workflow.output_type,
-        restored_attempt=0 if resuming is None else resuming.attempt,
+        restored_attempt=0 if resuming is None else resuming.latest.attempt,
     )
     progress.start()
     try:

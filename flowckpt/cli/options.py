@@ -501,7 +501,11 @@ policy_options = combine_options(
         multiple=True,
         help="Settle a step in doubt as not done, so that it runs. Recorded; repeatable.",
     ),
-    click.option("--force", is_flag=True, help="Run again every step at which the resume would stop."),
+    click.option(
+        "--force",
+        is_flag=True,
+        help="Run again every step at which the resume would stop, and drop recorded steps that the workflow no longer yields.",
+    ),
     cache_option,
 )
 """The policy for stale results."""

@@ -179,6 +179,17 @@ def test_an_inserted_step_is_another_workflow(shop):
     assert shop.log() == ["count", "count", "load"]
 
 
+@pytest.mark.parametrize("is_complete", [False, True])
+def test_a_forced_resume_names_the_steps_that_are_no_longer_in_the_workflow(shop, is_complete):
+    if is_complete:
+        shop("resume", "one", "--from", "load").expect(0)
+    shop.edit('    number = yield step("count").python(count, 1).checkpoint()\n', "    number = 1\n")
+    shop("resume", "one").expect(14)
+    forced = shop("resume", "one", "--force").expect(0)
+    assert "no longer yielded by the workflow, so dropped: count; the other" in forced.err
+    assert "so dropped" not in shop("resume", "one", "--force").expect(0).err
+
+
 def test_on_stale_says_what_comes_of_what_moved(shop):
     deleted(shop)
     assert shop.decisions("--on-stale", "reuse", code=10) == HELD

@@ -114,7 +114,7 @@ def resume_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         return commands.plan.show_plan(recorded, options, as_json=form.as_json)
     shown_inputs = {name: text for name, text in inputs.items() if name not in recorded.workflow.secret_inputs}
     line = ResumeLine(run, store, options, target, on_save_error, shown_inputs)
-    resuming = ResumeFacts(recorded.latest.attempt, line, is_noted=kept_by is None and target is None)
+    resuming = ResumeFacts(recorded.latest, line, is_noted=kept_by is None and target is None)
     session = _prepare_session(recorded, options, on_save_error, is_recovered=kept_by is not None)
     if kept_by is not None:
         recoverer.child.ask_for_run(kept_by)
@@ -131,7 +131,7 @@ def _ask_person(
     if chosen is None:
         return None
     line = ResumeLine(line.workflow_id, line.choice, chosen, line.target, line.on_save_error)
-    return _prepare_session(recorded, chosen, line.on_save_error), ResumeFacts(recorded.latest.attempt, line)
+    return _prepare_session(recorded, chosen, line.on_save_error), ResumeFacts(recorded.latest, line)
 
 
 def _prepare_session(

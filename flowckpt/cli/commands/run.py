@@ -176,7 +176,7 @@ def _prepare_resume(choice: StoreChoice, run: str, on_save_error: str | None, *,
     if is_run:
         refuse_import(latest.metadata, run)
         enter_directory(latest, run, is_here=False)
-    return ResumeFacts(latest.attempt, ResumeLine(run, choice, RunOptions(), None, on_save_error))
+    return ResumeFacts(latest, ResumeLine(run, choice, RunOptions(), None, on_save_error))
 
 
 def _refuse_useless_options(

@@ -11,8 +11,9 @@ from flowckpt.cli.render.tables import duration_text, figures_text, status_text
 from flowckpt.cli.render.terminal import escape, escape_lines, say, short_value, write_lines
 from flowckpt.cli.runs import run_async
 from flowckpt.cli.settings import StoreChoice
-from flowckpt.core.records import CheckpointData, Status
+from flowckpt.core.records import CheckpointData, Status, generation
 from flowckpt.core.system.blocking import start_within
+from flowckpt.core.system.numbers import join_names
 from flowckpt.engine.rules.paths import step_of
 from flowckpt.engine.values.failures import find_failed_step, record_error
 from flowckpt.engine.values.result import WorkflowResult
@@ -79,6 +80,26 @@ def show_failure(result: WorkflowResult, signal_name: str) -> None:
     for note in getattr(error, "__notes__", ()):
         if not isinstance(error, StepFailedError) or note != error.trace:
             say(escape(str(note)))
+
+
+def show_orphaned(before: CheckpointData, after: CheckpointData | None) -> None:
+    """Name on standard error the recorded steps that a completed resume has dropped, without those inside them.
+
+    Args:
+        before: the checkpoint that the resume started from.
+        after: the end of the run; None if the run was removed.
+    """
+    if after is None or generation.number_of(after.metadata) != generation.number_of(before.metadata):
+        return
+    gone = {each.path: None for each in before.step_results}
+    for each in after.step_results:
+        gone.pop(each.path, None)
+    names = [escape(path) for path in gone if path.rpartition("/")[0] not in gone]
+    if names:
+        say(
+            f"flowckpt: recorded, but no longer yielded by the workflow, so dropped: {join_names(names, 8)}; "
+            "the other recorded results were reused if they are still valid"
+        )
 
 
 def show_cancelled(done: Cancelled) -> None:

@@ -558,8 +558,8 @@ class Replay:
                 recorded=recorded,
                 yielded=yielded,
                 remedy="No recorded step was run, and nothing was saved. Restore the code that wrote the record and resume; "
-                "or resume with --from STEP to run everything from that step on again, or with --force to run everything "
-                "from here on again.",
+                "or resume with --from STEP to run everything from that step on again, or with --force to drop the rest "
+                "of the record and run everything from here on.",
             )
         )
 
