@@ -188,3 +188,11 @@ def test_the_error_for_an_input_without_its_option_names_the_option(flowckpt):
         flowckpt("run", "pipeline.py:etl", "source=a.csv").expect(2).err
     )
     assert "unexpected argument 'two'; see flowckpt run --help" in flowckpt("run", "pipeline.py", "two").expect(2).err
+
+
+@pytest.mark.parametrize("store", [".flowckpt", "./runs", "file:runs", ".hidden"])
+def test_a_store_is_a_directory_that_does_not_exist_yet(flowckpt, store):
+    flowckpt("run", "pipeline.py:naps", "--id", "one", "--store", store).expect(0)
+    assert (flowckpt.directory / store.removeprefix("file:") / "runs" / "one").is_dir()
+    (again,) = flowckpt("list", "--store", store, "--json").expect(0).document
+    assert again["workflow_id"] == "one"

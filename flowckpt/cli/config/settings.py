@@ -330,7 +330,7 @@ SETTINGS: dict[str, Setting] = {
             "store",
             Part.STORE,
             Text(),
-            "The store with the runs: a directory, sqlite:FILE, postgresql://… or s3://…",
+            "The store with the runs: a directory (a new one as ./NAME or file:NAME), sqlite:FILE, postgresql://… or s3://…",
             option="--store",
             metavar="SPEC",
             default_text="the nearest directory .flowckpt upwards, else one in the working directory",
@@ -587,7 +587,7 @@ _SCHEMES_OF_PATHS = {"file": DEFAULT_DIRECTORY, "sqlite": f"{DEFAULT_DIRECTORY}.
 
 def make_spec_absolute(spec: str, directory: Path) -> str:
     """Return the spec of a store with an absolute path, if it has a path."""
-    if spec.startswith(("/", "./", "../")) or (":" not in spec and (directory / spec).is_dir()):
+    if spec.startswith(("/", ".")) or (":" not in spec and (directory / spec).is_dir()):
         spec = f"file:{spec}"  # a directory was typed without a scheme
     scheme, colon, rest = spec.partition(":")
     if colon and scheme in _SCHEMES_OF_PATHS and not rest.startswith("//"):  # open_store() refuses such a URL
