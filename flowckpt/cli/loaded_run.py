@@ -31,6 +31,7 @@ from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.secret import MARK
 from flowckpt.engine import undo
+from flowckpt.engine.values.inputs import find_changed_defaults
 from flowckpt.errors import CheckpointNotFoundError, TargetError, UntrustedStoreError
 from flowckpt.stores.base import StoreBase
 
@@ -113,6 +114,10 @@ def load_recorded_run(
         workflow, moved_to = load_typed_target(target)  # before the current directory changes
         base_path = enter_directory(latest, workflow_id, is_here=is_here)
     values = convert_inputs(workflow, inputs or {})
+    if is_here is not None and not values.keys() - workflow.secret_inputs.keys():  # else another input is refused
+        for name, (kept, default) in find_changed_defaults(workflow, latest).items():
+            text = f"input {name}: recorded {kept}, the default in the code is now {default}; the run keeps {kept}"
+            say(f"flowckpt: {escape(text)}")
     if workflow.secret_inputs:
         # A completed run most likely needs no secrets.
         at_terminal = asks_for_secrets and latest.status is not Status.COMPLETED

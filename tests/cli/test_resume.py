@@ -42,6 +42,20 @@ def test_inputs_given_again_must_match(flowckpt):
     assert "must be an integer" in flowckpt("resume", "one", "-i", "limit=x").expect(2).err
 
 
+def test_a_changed_default_is_mentioned_and_the_run_keeps_its_own(flowckpt, tmp_path):
+    flowckpt("run", "pipeline.py:etl", "-i", "source=a.csv", "--id", "default").expect(1)
+    flowckpt("run", "pipeline.py:etl", "-i", "source=a.csv", "-i", "limit=1000", "--id", "given").expect(1)
+    assert "now" not in flowckpt("plan", "default").expect(0).err
+    pipeline = tmp_path / "pipeline.py"
+    pipeline.write_text(pipeline.read_text().replace("limit: int = 1000", "limit: int = 2000"))
+    (tmp_path / "ready").touch()
+    line = "input limit: recorded 1000, the default in the code is now 2000; the run keeps 1000"
+    for command in ("plan", "resume"):
+        assert line in flowckpt(command, "default").expect(0).err
+        assert "input limit" not in flowckpt(command, "given").expect(0).err
+    assert "output: 1000" in flowckpt("resume", "default").expect(0).out
+
+
 def test_a_changed_workflow_exits_14(flowckpt, tmp_path):
     flowckpt("run", "pipeline.py:etl", "-i", "source=a.csv", "--id", "one").expect(1)
     pipeline = tmp_path / "pipeline.py"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
@@ -245,6 +246,18 @@ def rebind_inputs(workflow: Workflow[Any, Any], recorded: BoundInputs, given: Ma
     bound = bind_inputs(workflow, {**values, **given})
     _refuse_mismatch(workflow, recorded, bound, "" if given else None)
     return attrs.evolve(bound, defaulted=recorded.defaulted)
+
+
+def find_changed_defaults(workflow: Workflow[Any, Any], latest: CheckpointData) -> dict[str, tuple[str, str]]:
+    """Return the recorded and the present value of each input that was left to a default which has changed, as texts."""
+    recorded, now = _read_recorded(latest), dict[str, Any]()
+    for name in recorded.defaulted:
+        if name in recorded.tree and name not in workflow.secret_inputs and _has_default(workflow, name):
+            with suppress(EncodingError):  # it could not be recorded, and is not used
+                now[name] = _encode_input(
+                    name, workflow.signature.parameters[name].default, workflow.hints.get(name, Any)
+                )
+    return inputs_hash.differences({name: recorded.tree[name] for name in now}, now)
 
 
 def refuse_other_inputs(workflow: Workflow[Any, Any], bound: BoundInputs, latest: CheckpointData) -> None:
