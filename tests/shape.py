@@ -395,30 +395,30 @@ def crossed_by_a_step() -> Crossed:
 
 
 class _Stopped(BaseException):
-    pass
+    is_wanted = False
+
+
+def _work(number: int) -> int:
+    if number == 1 and _Stopped.is_wanted:
+        raise _Stopped
+    return number
 
 
 def crossed_by_a_resume() -> Crossed:
     """Measure `resume_sync` from another engine: one step is restored, and one is executed."""
-    is_stopping = True
-
-    def work(number: int) -> int:
-        if number == 1 and is_stopping:
-            raise _Stopped
-        return number
 
     @workflow("crossing")
     def crossing() -> Iterator[Any]:
         for number in range(2):
-            yield step("work").python(work, number).checkpoint()
+            yield step("work").python(_work, number).checkpoint()
 
     with tempfile.TemporaryDirectory() as directory, _unheard():
         for name in ("warm", "measured"):  # the first resume imports modules and fills caches
-            is_stopping = True
+            _Stopped.is_wanted = True
             try:
                 WorkflowEngine(FileCheckpointStore(directory)).run_sync(crossing, workflow_id=name)
             except _Stopped:
-                is_stopping = False
+                _Stopped.is_wanted = False
             engine = WorkflowEngine(FileCheckpointStore(directory))
             gc.collect()  # finalizers of objects of earlier tests would count as calls
             with _recorded() as crossed:

@@ -6,15 +6,24 @@
 | sync, no timeout | runs in an application's loop | on a thread of the run, so that the loop keeps running |
 | sync, with a timeout | either | on a thread of the run, which is abandoned at the timeout |
 | async | either | in the loop |
+
+A step works on copies of its arguments, in every try: a resumed run does not repeat what a step changes in place, so the
+workflow must not see it in an uninterrupted run either. Values are copied, with everything in them: containers, arrays,
+data frames, and objects of classes with an `__eq__` of their own, such as data classes. Objects that compare by identity,
+such as clients and functions, are not, and neither is the object of a bound method: the engine warns if a call changes it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
+import sys
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +35,107 @@ from flowckpt.execution.interrupts import Interrupts
 
 if TYPE_CHECKING:
     from flowckpt.execution.thread import Call, StepThreads
+
+
+# --- arguments ---------------------------------------------------------------------------------------------------------
+
+IMMUTABLE = frozenset({int, str, float, bool, type(None), bytes, complex, range, type(Path()), FunctionType, type})
+"""Types whose values are not copied, without a closer look."""
+
+
+def copy_arguments(action: PythonAction) -> PythonAction:
+    """Return a call with copies of its arguments, and of those of a partial.
+
+    Args:
+        action: the call.
+    """
+    copier = _Copier()
+    function, args = copier.copy_function(action.function), copier.copy_all(action.args)
+    kwargs = {name: copier.copy(value) for name, value in action.kwargs.items()}
+    return PythonAction(function, args, kwargs)
+
+
+class _Copier:
+    """Copies the arguments of one call: an object that two of them share is copied once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, Any]] = {}  # the original, too: its address must stay its own
+
+    def copy_function(self, function: Any) -> Any:
+        if type(function) is partial:
+            keywords = {name: self.copy(value) for name, value in function.keywords.items()}
+            return partial(self.copy_function(function.func), *self.copy_all(function.args), **keywords)
+        return function
+
+    def copy_all(self, values: Iterable[Any]) -> tuple[Any, ...]:
+        return tuple([self.copy(value) for value in values])
+
+    def copy(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in IMMUTABLE:
+            return value
+        if (known := self._known.get(id(value))) is not None:
+            return known[1]
+        try:
+            made = self._copy_container(value) if isinstance(value, _CONTAINERS) else self._copy_object(value, kind)
+        except Exception:  # the object's own code failed, or it cannot be copied
+            made = value
+        self._known[id(value)] = value, made
+        return made
+
+    def _copy_container(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            items = self.copy_all(value)
+            is_same = all(new is old for new, old in zip(items, value, strict=True))
+            return value if is_same else items if type(value) is tuple else type(value)._make(items)  # type: ignore[attr-defined]
+        made = copy.copy(value)
+        self._known[id(value)] = value, made  # it may contain itself
+        if isinstance(made, dict):
+            for key, item in made.items():
+                if type(item) not in IMMUTABLE:
+                    made[key] = self.copy(item)  # an existing key: the dictionary keeps its size
+        elif isinstance(made, list | deque):
+            for index, item in enumerate(made):
+                if type(item) not in IMMUTABLE:
+                    made[index] = self.copy(item)
+        return made
+
+    def _copy_object(self, value: Any, kind: Any) -> Any:
+        top = kind.__module__.partition(".")[0]
+        if kind.__name__ in _COPIED.get(top, ()):
+            return value.copy(deep=False) if top == "pandas" and _is_copied_on_write() else copy.deepcopy(value)
+        is_made_plainly = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
+        if type(kind.__eq__) is not FunctionType or not is_made_plainly or hasattr(kind, "__del__"):
+            return value
+        made = copy.copy(value)
+        self._known[id(value)] = value, made
+        slots = {name for cls in kind.__mro__ for name in _names_of(vars(cls).get("__slots__", ()))}
+        for name in {*getattr(made, "__dict__", ()), *slots} - {"__weakref__", "__dict__"}:
+            if hasattr(made, name) and (own := self.copy(old := getattr(made, name))) is not old:
+                object.__setattr__(made, name, own)
+        return made
+
+
+_CONTAINERS = (list, dict, set, tuple, bytearray, deque)
+_COPIED: Mapping[str, frozenset[str]] = {
+    "array": frozenset({"array"}),
+    "types": frozenset({"SimpleNamespace"}),
+    "numpy": frozenset({"ndarray"}),
+    "pandas": frozenset({"DataFrame", "Series"}),
+    "polars": frozenset({"DataFrame", "Series"}),
+}
+
+
+def _names_of(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _is_copied_on_write() -> bool:
+    """Return whether pandas copies the data of a shallow copy when one of the two is changed."""
+    return int(sys.modules["pandas"].__version__.partition(".")[0]) >= 3
+
+
+# --- the call ----------------------------------------------------------------------------------------------------------
 
 
 async def run_python(

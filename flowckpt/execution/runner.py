@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
@@ -15,7 +16,7 @@ from flowckpt.core import codec, dsl, records
 from flowckpt.core.codec.annotations import return_annotation
 from flowckpt.core.codec.blob import Recorded, plain_tree
 from flowckpt.core.dsl.step import Action, PythonAction, Step
-from flowckpt.core.identity.call import function_info
+from flowckpt.core.identity.call import digest_arguments, function_info
 from flowckpt.core.identity.secrets import (
     KnownSecrets,
     hide_output_of,
@@ -31,7 +32,14 @@ from flowckpt.core.system.secret import Secret
 from flowckpt.execution import claims, remote
 from flowckpt.execution.current_step import CurrentStep, StepCall, set_call
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.execution.python import await_interruptibly, is_async, is_left_behind, run_python
+from flowckpt.execution.python import (
+    IMMUTABLE,
+    await_interruptibly,
+    copy_arguments,
+    is_async,
+    is_left_behind,
+    run_python,
+)
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -39,6 +47,8 @@ if TYPE_CHECKING:
     from flowckpt.execution.executors.base import ExecutorSpec
     from flowckpt.execution.remote.submit import RunExecutor
 
+
+_log = logging.getLogger("flowckpt")
 
 INTERRUPTIONS = (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
 """Errors that end a run from outside; any other error of a step is its failure."""
@@ -114,6 +124,7 @@ class StepRunner:
         self._secrets = secrets
         self._world = world
         self._places = remote.executors.ExecutorPool(executors) if executors else None
+        self._warned: set[tuple[str, ...]] = set()
         self.has_places = bool(executors)
         """Whether steps can run outside the engine's own process."""
 
@@ -131,13 +142,24 @@ class StepRunner:
         modifiers, action = call.modifiers, call.action
         set_call(call)
         try:
+            if type(action) is PythonAction and not (
+                IMMUTABLE.issuperset(map(type, action.args))
+                and not action.kwargs
+                and type(action.function) in IMMUTABLE
+            ):
+                action = copy_arguments(action)
             if not modifiers.is_plain or self.has_places or type(action) is not PythonAction or not may_block():
-                return await self._attempt(call, on_line)
+                outcome = await self._attempt(call, action, on_line)
+                if outcome.value is None and action is not call.action and isinstance(action, PythonAction):
+                    self._warn_of_lost_changes(call, action)
+                return outcome
             # A separate coroutine around the plain call would take 0.4 µs.
             value = self._interrupts.call(action.function, action.args, action.kwargs)
             # 0.2 µs; isawaitable would take 0.5
             if type(value) not in _NEVER_AWAITED and hasattr(type(value), "__await__"):
                 value = await await_interruptibly(value, self._interrupts)
+            if value is None and action is not call.action:
+                self._warn_of_lost_changes(call, action)
             if call.identity.returns_plain and codec.is_itself(value) and not self._secrets.is_any:
                 return Outcome(value, value)
             return Outcome(*self._encode(call, value))
@@ -152,9 +174,9 @@ class StepRunner:
         finally:
             set_call(None)
 
-    async def _attempt(self, call: StepCall, on_line: Callable[[str, str], None] | None) -> Outcome:
+    async def _attempt(self, call: StepCall, action: Action, on_line: Callable[[str, str], None] | None) -> Outcome:
         """Try a step that is not a plain call, or that runs elsewhere."""
-        step, path, modifiers, action = call.step, call.path, call.modifiers, call.action
+        step, path, modifiers = call.step, call.path, call.modifiers
         if modifiers.is_ephemeral and isinstance(action, PythonAction):  # those of recorded steps are already known
             self._secrets.learn_from((*action.args, *action.kwargs.values()))
         if modifiers.files is not None:
@@ -186,6 +208,23 @@ class StepRunner:
         if modifiers.evidence is None and modifiers.files is None and not action.is_command:
             return Outcome(value, tree)
         return await self._commit(step, path, value, tree)
+
+    def _warn_of_lost_changes(self, call: StepCall, called: PythonAction) -> None:
+        """Warn once of a step that returned nothing but changed its arguments, which the workflow does not see."""
+        assert isinstance(call.action, PythonAction)
+        before, after = (
+            digest_arguments(each.function, each.args, each.kwargs, self._secrets) for each in (call.action, called)
+        )
+        changed = [name for name, form in after.items() if before.get(name) != form]
+        if changed and (call.step.name, *changed) not in self._warned:
+            self._warned.add((call.step.name, *changed))
+            _log.warning(
+                "run %s: step %s changes %s and returns None; a step works on copies of its arguments, so the workflow "
+                "does not see the change: return the changed value",
+                call.workflow_id,
+                call.step.name,
+                ", ".join(map(repr, changed)),
+            )
 
     def _encode(self, call: StepCall, value: Any) -> tuple[Any, Any]:
         """Return an output in the form for the generator, and in encoded form."""

@@ -30,6 +30,7 @@ from flowckpt.engine.run.recorder import GroupCommit
 from flowckpt.errors import CheckpointStorageError, FanOutFailedError, FencedError, StepDefinitionError, StepFailedError
 from flowckpt.evidence import file_sha256
 
+world: dict[str, bool] = {}
 seen: list[Any] = []
 barrier = threading.Barrier(1)
 
@@ -408,16 +409,17 @@ async def test_who_has_just_saved_does_not_come_before_those_who_wait() -> None:
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_cancel_stops_all_members_saves_what_ended_and_a_resume_runs_the_rest(kind: str) -> None:
-    store, is_stuck, go_on = MemoryCheckpointStore(), True, threading.Event()
+    store, go_on = MemoryCheckpointStore(), threading.Event()
+    world["is_stuck"] = True
 
     async def awaited(item: int) -> int:
-        if item >= 5 and is_stuck:
+        if item >= 5 and world["is_stuck"]:
             await asyncio.sleep(60)
         seen.append(item)
         return item
 
     def threaded(item: int) -> int:
-        while item >= 5 and is_stuck and not go_on.wait(0.005):
+        while item >= 5 and world["is_stuck"] and not go_on.wait(0.005):
             pass
         seen.append(item)
         return item
@@ -435,7 +437,7 @@ def test_a_cancel_stops_all_members_saves_what_ended_and_a_resume_runs_the_rest(
     asyncio.run(cancelled())
     assert latest(store).status == "suspended"
     assert {each.path for each in latest(store).step_results} == {f"m/[{n}]" for n in range(5)}
-    is_stuck = False
+    world["is_stuck"] = False
     go_on.set()
     before = [each for each in seen if each < 5]
     result = WorkflowEngine(store).resume_sync(flow_of(made), workflow_id="run")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
+import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -476,7 +477,7 @@ def test_a_call_with_a_secret_is_never_taken(caplog):
 def test_an_argument_that_cannot_be_compared_is_named(caplog):
     class Connection:
         def __init__(self) -> None:
-            self.lock = asyncio
+            self.lock = threading.Lock()
 
     @workflow
     def connecting():

@@ -30,6 +30,8 @@ from flowckpt.errors import InputError, StaleStepError, WorkflowDefinitionError
 from flowckpt.execution.interrupts import RunInterrupted
 from flowckpt.maintenance import copy_run
 
+world: dict[str, bool] = {}
+
 
 def quick(n: int) -> int:
     return n
@@ -284,10 +286,10 @@ def test_an_id_that_is_no_text_is_refused(bad: Any) -> None:
 
 
 def test_errors_collected_in_a_group_are_history_until_a_person_runs_their_step_again() -> None:
-    broken = [True]
+    world["is_broken"] = True
 
     def maybe(n: int) -> int:
-        if broken and n == 1:
+        if world["is_broken"] and n == 1:
             raise OSError("down")
         return n
 
@@ -305,7 +307,7 @@ def test_errors_collected_in_a_group_are_history_until_a_person_runs_their_step_
 
     engine = WorkflowEngine(MemoryCheckpointStore())
     assert engine.run_sync(flow, workflow_id="run").status == "failed"
-    broken.clear()
+    world["is_broken"] = False
     same = engine.resume_sync(flow, workflow_id="run")  # another step followed the failed one: the failure was handled
     assert (same.status, same.steps.restored, same.steps.executed) == ("failed", 3, 0)
     result = engine.resume_sync(flow, workflow_id="run", options=RunOptions(from_step="maybe[1]"))

@@ -30,6 +30,7 @@ from flowckpt.errors import (
 from flowckpt.execution.interrupts import RunInterrupted
 from tests.reopening import reopened_memory
 
+world: dict[str, bool] = {}
 log: list[str] = []
 
 
@@ -83,11 +84,11 @@ def test_a_step_failure_ends_the_run_as_failed_with_everything_saved() -> None:
 
 
 def test_a_resume_leaves_a_handled_failure_until_a_person_runs_its_step_again() -> None:
-    broken = [True]
+    world["is_broken"] = True
 
     def maybe() -> str:
         log.append("maybe")
-        if broken:
+        if world["is_broken"]:
             raise OSError("down")
         return "up"
 
@@ -103,7 +104,7 @@ def test_a_resume_leaves_a_handled_failure_until_a_person_runs_its_step_again() 
     store = MemoryCheckpointStore()
     result = WorkflowEngine(store).run_sync(flow, workflow_id="run")
     assert isinstance(result.error, RuntimeError)
-    broken.clear()
+    world["is_broken"] = False
     same = WorkflowEngine(store).resume_sync(flow, workflow_id="run")  # "clean up" followed the failure
     assert (same.status, same.steps.executed) == ("failed", 0)
     assert log == ["first", "maybe", "clean up"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -260,7 +261,7 @@ def uses(connection: object) -> None:
 @workflow
 def opaque() -> Generator[Any, Any, None]:
     yield step("rows").python(rows, "rows").evidence(file_sha256("rows")).checkpoint()
-    yield step("uses").python(uses, object()).checkpoint()
+    yield step("uses").python(uses, threading.Lock()).checkpoint()
     yield step("note").python(note, "note").checkpoint()
 
 

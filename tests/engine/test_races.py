@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from collections import Counter
 from collections.abc import Callable, Generator
 from typing import Any
@@ -301,6 +302,7 @@ class Ledger:
     standing: list[str] = attrs.field(factory=list)
     undone: Counter[str] = attrs.field(factory=Counter)
     is_broken: bool = False
+    connection: Any = attrs.field(factory=threading.Lock)  # so the world is no argument that could be compared
 
     def do(self, name: str) -> str:
         if name not in self.standing:

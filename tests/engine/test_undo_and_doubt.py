@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -159,7 +160,7 @@ class Opaque:
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
-        self.lock = object()
+        self.lock = threading.Lock()
 
 
 def load() -> Opaque:

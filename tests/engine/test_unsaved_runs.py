@@ -301,6 +301,9 @@ def test_a_run_that_is_to_fail_stops_when_it_is_cleared(tmp_path: Path) -> None:
 class Disk(PosixFileSystem):
     """A disk that fails while it is told to; it knows what was written to a segment after a failure there."""
 
+    def __reduce__(self) -> Any:
+        raise TypeError("it is the world, which no argument contains")
+
     def __init__(self, store: Path) -> None:
         self.fails_at: tuple[str, ...] = ()
         self.only_segments = False

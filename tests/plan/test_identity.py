@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import types
 from collections.abc import Callable
 from decimal import Decimal
@@ -160,8 +161,8 @@ SAME = {
     ),
     "sets": (step("x").python(named, {"a", "b", "c"}), step("x").python(named, {"c", "b", "a"})),
     "values that say nothing of themselves": (
-        step("x").python(named, object()),
-        step("x").python(named, object()),
+        step("x").python(named, threading.Lock()),
+        step("x").python(named, threading.Lock()),
     ),
     "modifiers": (
         step("x").python(named, 1),
@@ -178,14 +179,14 @@ def test_what_is_written_differently_and_means_the_same_is_the_same(old: Step[An
 
 @pytest.mark.parametrize(("old", "new"), [("?", 5), (5, "?"), ("?", "?"), ("?", None)])
 def test_an_argument_that_cannot_be_compared_has_never_moved(old: Any, new: Any) -> None:
-    now = step("x").python(named, object() if new == "?" else new)
+    now = step("x").python(named, threading.Lock() if new == "?" else new)
     result = recorded(step("x").python(named, 5), arguments={"amount": old})
     assert reasons(now, result) == []
 
 
 @pytest.mark.parametrize("names", [{}, {"amount": 5, "gone": "?"}, {"gone": "?"}])
 def test_an_argument_that_came_or_went_unknown_has_never_moved(names: dict[str, Any]) -> None:
-    now = step("x").python(named, 5) if "amount" in names else step("x").python(named, object())
+    now = step("x").python(named, 5) if "amount" in names else step("x").python(named, threading.Lock())
     assert reasons(now, recorded(now, arguments=names)) == []
 
 
@@ -274,7 +275,13 @@ def test_how_often_a_step_was_tried_is_no_part_of_what_it_is() -> None:
 
 @pytest.mark.parametrize(
     ("then", "now", "names"),
-    [(5, 5, []), (5, 6, []), (object(), object(), ["amount"]), (5, object(), ["amount"]), (object(), 5, ["amount"])],
+    [
+        (5, 5, []),
+        (5, 6, []),
+        (threading.Lock(), threading.Lock(), ["amount"]),
+        (5, threading.Lock(), ["amount"]),
+        (threading.Lock(), 5, ["amount"]),
+    ],
 )
 def test_behind_a_rerun_what_cannot_be_compared_is_named(then: Any, now: Any, names: list[str]) -> None:
     result = recorded(step("x").python(named, then))

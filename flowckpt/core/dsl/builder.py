@@ -103,8 +103,8 @@ class StepBuilder(StepBase):
         Args:
             function: a named function, method, class, `functools.partial` or callable object. Its qualified name is
                 part of the step's identity, so lambdas are refused.
-            *args: positional arguments.
-            **kwargs: keyword arguments.
+            *args: positional arguments. Each call gets copies of lists and other values that it could change.
+            **kwargs: keyword arguments, likewise.
 
         Raises:
             StepDefinitionError: the function is not callable, a lambda, or a workflow.

@@ -12,21 +12,31 @@ could be guessed from its digest.
 
 The tree is that of the codec. An object outside the codec's types is `{"$object": [class, fields]}`, which is never
 read back, so it needs no annotation. The class is named without its module, because moved code is the same code; the
-fields are those that the class compares by.
+fields are those that the class compares by, and those of any other class are what pickle would save.
+
+An object that compares by identity (a client, a model) may hold more than its results depend on, such as the time of
+its start. Its state and class count like code, and so does a function: the user decides what a change means. Their
+digest begins with `~`. A state that the call itself changes tells nothing, and is recorded as `"?"`.
+
+What the function itself holds is recorded in the same way, beside the arguments: the object of a bound method, the
+variables of a closure, and the fields of a callable object.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copyreg
 import enum
 import functools
 import inspect
 import math
 import re
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from hashlib import sha256
 from pathlib import Path
-from types import FunctionType, MappingProxyType, MethodType
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 from weakref import ref
 
@@ -51,10 +61,15 @@ from flowckpt.errors import EncodingError, StepNotYieldedError
 UNKNOWN = "?"
 """Stands for a value that cannot be compared."""
 
+STATE = "~"
+"""The first character of the digest of a value that contains code, or the state of an object that compares by identity."""
+
 HIDDEN = "***"
 MAX_DEPTH = 100
 MAX_ITEMS = 1 << 21
-"""How many items a value may have: even a short value can contain itself many times."""
+"""How many items a value may have: even a short value can contain itself many times. 64 bytes of an array are one."""
+MAX_STATE_ITEMS = 1 << 14
+"""How many items the state of an object that compares by identity may have: it is read at each call."""
 
 _LIMIT = 1 << 63
 _LOWEST = -_LIMIT
@@ -82,7 +97,9 @@ tags.use_program_classes(classes)
 def digest_arguments(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], secrets: KnownSecrets = NONE
 ) -> dict[str, Json]:
-    """Return the recorded form of the arguments of a call, by parameter. It never raises, and keeps no references.
+    """Return the recorded form of the arguments of a call, by parameter, and of what its function holds.
+
+    It never raises, and keeps no references.
 
     Args:
         function: the called function.
@@ -90,7 +107,12 @@ def digest_arguments(
         kwargs: the keyword arguments; defaults are code, and not applied.
         secrets: the secrets of the run; secrets among the arguments are added.
     """
-    return {name: _digest_value(value, secrets) for name, value in _name_arguments(function, args, kwargs)}
+    named = {name: _digest_value(value, secrets) for name, value in _name_arguments(function, args, kwargs)}
+    for name, value in _held_values(function).items():
+        form = _digest_held(function, value, secrets)
+        if form != UNKNOWN or not hasattr(function, "__wrapped__"):  # what a decorator keeps for itself does not count
+            named[_free_name(name, named)] = form
+    return named
 
 
 def digest_argument(value: Any) -> Json:
@@ -136,11 +158,10 @@ def format_arguments(
         kwargs: the keyword arguments.
         secrets: the secrets of the run.
     """
-    return {
-        name: text
-        for name, value in _name_arguments(function, args, kwargs)
-        if (text := _format_argument(name, value, secrets))
-    }
+    named = dict(_name_arguments(function, args, kwargs))
+    for name, value in _held_values(function).items():
+        named[_free_name(name, named)] = value
+    return {name: text for name, value in named.items() if (text := _format_argument(name, value, secrets))}
 
 
 def argument_differences(
@@ -195,7 +216,7 @@ def argument_values(action: Action, path: str, secrets: KnownSecrets) -> dict[st
     )
     for name, value in given.items():
         try:
-            found[name] = _Tree(secrets).of(value, 0)
+            found[name] = _Tree(secrets, opens_objects=False).of(value, 0)
         except (EncodingError, _IncomparableError) as error:
             raise EncodingError(
                 f"{path}: argument {name!r} cannot be recorded: it is {short_repr(value)} ({type_name(type(value))})",
@@ -235,11 +256,14 @@ def _name_arguments(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any
         return zip(names, args, strict=False)
     named = dict(zip(names, args, strict=False))
     for name, value in kwargs.items():
-        free = name
-        while free in named:  # def f(x, /, **more), called as f(1, x=2)
-            free = f"**{free}"
-        named[free] = value
+        named[_free_name(name, named)] = value  # def f(x, /, **more), called as f(1, x=2)
     return named.items()
+
+
+def _free_name(name: str, named: Mapping[str, Any]) -> str:
+    while name in named:
+        name = f"**{name}"
+    return name
 
 
 def _flatten_partial(
@@ -288,6 +312,85 @@ def _signature(function: Callable[..., Any]) -> tuple[tuple[str, ...], str]:
     return tuple(each.name for each in parameters if each.kind in positional), star[0] if star else ""
 
 
+# --- what a function holds ---------------------------------------------------------------------------------------------
+
+_CODE = (FunctionType, MethodType, type, ModuleType)
+_CONTAINERS = (list, dict, set, bytearray, deque)
+_READ_ONLY = {*dir(tuple), *dir(frozenset), *dir(bytes), *dir(MappingProxyType)}
+"""The methods of containers that change nothing: those that their immutable counterparts have, too."""
+
+
+def _held_values(function: Any) -> Mapping[str, Any]:
+    """Return what a function holds besides its code: its object, or the variables of its closure; usually nothing."""
+    held: dict[str, Any] = {}
+    with contextlib.suppress(Exception):  # the object's own code failed
+        while type(function) is not FunctionType:
+            if issubclass(type(function), functools.partial):
+                function = function.func
+            elif type(function) is MethodType:
+                names, _ = _parameters(function.__func__)
+                held[names[0] if names else "self"] = function.__self__
+                function = function.__func__
+            elif not isinstance(function, type) and hasattr(function, "__wrapped__"):  # such as `lru_cache`
+                function = function.__wrapped__
+            else:
+                held["self"] = getattr(function, "__self__", function)
+                break
+        for name, cell in zip(*_closure(function), strict=True):
+            with contextlib.suppress(ValueError):  # not filled yet
+                held[_free_name(name, held)] = cell.cell_contents
+        return {name: value for name, value in held.items() if not _is_only_code(value)}
+    return {}
+
+
+def _closure(function: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    if type(function) is not FunctionType:
+        return (), ()
+    return function.__code__.co_freevars, function.__closure__ or ()
+
+
+def _is_only_code(value: Any) -> bool:
+    """Return whether a value is part of the code's fingerprint, or always the same."""
+    if type(value) is FunctionType:
+        return not _held_values(value)
+    if type(value) is BuiltinFunctionType:
+        return _is_only_code(value.__self__)
+    return isinstance(value, type | ModuleType) or not _has_content(value)
+
+
+def _has_content(value: Any) -> bool:
+    """Return whether an object has anything that distinguishes it from others of its class."""
+    kind: Any = type(value)
+    is_plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
+    return not is_plain or isinstance(value, _CONTENTS) or value.__getstate__() is not None
+
+
+def _digest_held(function: Any, value: Any, secrets: KnownSecrets) -> Json:
+    if type(value) is Step or _changes_container(function):
+        return UNKNOWN
+    form = _digest_value(value, secrets)
+    return form if form == UNKNOWN or is_state(form) else f"{STATE}{form}"
+
+
+def is_state(form: Json) -> bool:
+    """Return whether an argument in recorded form counts like code: a state, or a value that the function holds."""
+    return type(form) is str and form[:1] == STATE
+
+
+def without_state(arguments: Mapping[str, Json]) -> dict[str, Json]:
+    """Return recorded arguments for a key that must be the same in each try and process: state counts as unknown."""
+    return {name: UNKNOWN if is_state(form) else form for name, form in arguments.items()}
+
+
+def _changes_container(function: Any) -> bool:
+    """Return whether a function is a method such as `list.append`, called for its effect on its object."""
+    return (
+        type(function) is BuiltinFunctionType
+        and isinstance(function.__self__, _CONTAINERS)
+        and function.__name__ not in _READ_ONLY
+    )
+
+
 # --- values ----------------------------------------------------------------------------------------------------------
 
 
@@ -301,6 +404,7 @@ def _digest_value(value: Any, secrets: KnownSecrets) -> Json:
             return value
     elif value is None or kind is bool or (kind is float and math.isfinite(value)):
         return value
+    is_state = False
     try:
         if kind is str:
             value = secrets.redact(value) if secrets.is_any else value
@@ -313,13 +417,15 @@ def _digest_value(value: Any, secrets: KnownSecrets) -> Json:
             digest = sha256(b"b")
             digest.update(secrets.redact(value.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape"))
         else:
-            tree = _Tree(secrets).of(value, 0)
+            walk = _Tree(secrets)
+            tree = walk.of(value, 0)
             digest = sha256(canonical(secrets.redact_tree(tree) if secrets.is_any else tree))
+            is_state = walk.is_state
     except StepNotYieldedError:
         raise
     except Exception:  # the value's own code failed; the step must still run
         return UNKNOWN
-    return urlsafe_b64encode(digest.digest()[:16])[:22].decode()
+    return f"{STATE * is_state}{urlsafe_b64encode(digest.digest()[:16])[:22].decode()}"
 
 
 class _IncomparableError(Exception):
@@ -327,10 +433,17 @@ class _IncomparableError(Exception):
 
 
 class _Tree:
-    """Builds the tree of one value: like `codec.encode`, but with objects as their fields."""
+    """Builds the tree of one value: like `codec.encode`, but with objects as their fields.
 
-    def __init__(self, secrets: KnownSecrets = NONE) -> None:
+    Attributes:
+        is_state: whether the value has the state of an object that compares by identity.
+    """
+
+    def __init__(self, secrets: KnownSecrets = NONE, *, opens_objects: bool = True) -> None:
+        self.is_state = False
+        self._opens_objects = opens_objects
         self._left = MAX_ITEMS
+        self._open: dict[int, int] = {}
         self._secrets = secrets
 
     def of(self, value: Any, depth: int) -> Json:  # noqa: PLR0911 - one return for each kind of value
@@ -355,20 +468,76 @@ class _Tree:
                 self._secrets.learn(value)
             return dict(MARK)
         if kind is Step:
+            if self._open:  # an object may keep steps for later
+                raise _IncomparableError
             raise unyielded_argument_error("", value)
+        if kind is bytes and self._open:  # of an array, for example
+            self._spend(len(value) >> 6)
+            return {"$bytes": sha256(value).hexdigest()}
+        if self._opens_objects and isinstance(value, _CODE):
+            code = "" if isinstance(value, ModuleType) else step_fingerprint(value)
+            self.is_state = self.is_state or bool(code)
+            name = getattr(value, "__qualname__", value.__name__)
+            return {"$object": [kind.__name__, name, code, *self._all([_held_values(value)], depth)]}
         fields = _fields(value, kind)
-        if fields is None:
+        if fields is not None:
+            self.is_state = self.is_state or _compares_by_identity(kind)
+            return {"$object": [kind.__qualname__, {name: self._all([item], depth)[0] for name, item in fields}]}
+        try:
             return encode_leaf(value)
-        return {"$object": [kind.__qualname__, {name: self._all([item], depth)[0] for name, item in fields}]}
+        except EncodingError:
+            if not self._opens_objects:
+                raise
+            return self._of_object(value, kind, depth)
+
+    def _of_object(self, value: Any, kind: type, depth: int) -> Json:
+        """Return the tree of an object of any other type, from what pickle would save: how to make it, its state, its items."""
+        if (place := self._open.get(id(value))) is not None:  # a child that refers to its parent
+            return {"$object": ["", len(self._open) - place]}
+        if (
+            hasattr(kind, "__next__") or getattr(value, "nbytes", 0) >> 6 > self._left
+        ):  # a step would exhaust an iterator
+            raise _IncomparableError
+        self._open[id(value)] = len(self._open)
+        try:
+            return {"$object": [kind.__qualname__, *self._all(self._saved_parts(value, kind), depth)]}
+        finally:
+            del self._open[id(value)]
+
+    def _saved_parts(self, value: Any, kind: type) -> Sequence[Any]:
+        if isinstance(value, KeysView | ValuesView | ItemsView):
+            return [*value]
+        reduce = copyreg.dispatch_table.get(kind)
+        saved: Any = reduce(value) if reduce else value.__reduce_ex__(4)
+        if type(saved) is str:  # the name of the only object of its kind
+            return [saved]
+        _, args, *rest = saved
+        state, items, pairs = (*rest, None, None, None)[:3]
+        code = ""
+        if state and _compares_by_identity(kind) and len(self._open) == 1:
+            self.is_state, self._left = True, min(self._left, MAX_STATE_ITEMS)
+            code = step_fingerprint(kind)
+        args = [each for each in args if each is not kind]
+        if isinstance(value, set | frozenset):  # their order differs in each process
+            args = [frozenset(each) if type(each) is list else each for each in args]
+        pairs = [*map(list, pairs or ())] if issubclass(kind, OrderedDict) else dict(pairs or ())
+        return [code, args, state, [*(items or ())], pairs]
+
+    def _spend(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise _IncomparableError
 
     def _all(self, values: Iterable[Any], depth: int) -> list[Json]:
         if depth >= MAX_DEPTH:
             raise _IncomparableError
         made = [self.of(value, depth + 1) for value in values]
-        self._left -= len(made)
-        if self._left < 0:
-            raise _IncomparableError
+        self._spend(len(made))
         return made
+
+
+def _compares_by_identity(kind: Any) -> bool:
+    return kind.__eq__ is object.__eq__ and not issubclass(kind, enum.Enum)
 
 
 def _fields(value: Any, kind: type) -> Iterator[tuple[str, Any]] | None:
@@ -392,7 +561,7 @@ def _fields(value: Any, kind: type) -> Iterator[tuple[str, Any]] | None:
     else:
         return None
     if isinstance(value, _CONTENTS) or not (is_own or getattr(value, "__dict__", {}).keys() <= {*names}):
-        raise _IncomparableError  # a plain subclass, or a subclass of list: it contains more than its fields
+        return None  # a plain subclass, or a subclass of list: it contains more than its fields
     return ((name, getattr(value, name)) for name in compared)
 
 
@@ -433,6 +602,7 @@ class CallIdentity:
         version: the version tag of the step, or None.
         returns_plain: whether its output is built of the closed set alone, as far as the annotation of a plain function
             says; no part of the identity.
+        has_state: whether the call can change what its arguments contain, or what its function holds.
     """
 
     function: str = ""
@@ -440,6 +610,7 @@ class CallIdentity:
     arguments: Mapping[str, Any] = MappingProxyType({})
     version: str | None = None
     returns_plain: bool = False
+    has_state: bool = False
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -451,12 +622,14 @@ class FunctionInfo:
         fingerprint: the identity of its code; empty if that cannot be known.
         parameters: the names of its positional parameters.
         is_plain: whether its output is built of the closed set alone, as far as its annotation says.
+        is_only_code: whether it holds no values in a closure.
     """
 
     name: str
     fingerprint: str
     parameters: tuple[str, ...]
     is_plain: bool
+    is_only_code: bool
 
 
 def _describe_function(function: Callable[..., Any]) -> FunctionInfo:
@@ -465,6 +638,7 @@ def _describe_function(function: Callable[..., Any]) -> FunctionInfo:
         step_fingerprint(function),
         positional_parameters(function),
         not is_structured(return_annotation(function)),
+        not getattr(function, "__closure__", None) or not _held_values(function),
     )
 
 
@@ -472,12 +646,13 @@ _INFO = PerFunction(_describe_function)
 
 
 def function_info(action: Action) -> FunctionInfo | None:
-    """Return the facts about the function of an action; None for a method, a partial or a callable object.
+    """Return the facts about the function of an action; None for a function that is more than its code.
 
     They are looked up once per function: reading four caches at each call would take 1 µs.
     """
     if type(action) is PythonAction and type(action.function) is FunctionType:
-        return _INFO[ref(action.function)]
+        info = _INFO[ref(action.function)]
+        return info if info.is_only_code else None
     return None
 
 
@@ -492,15 +667,41 @@ def identify(action: Action, secrets: KnownSecrets = NONE, version: str | None =
     if type(action) is not PythonAction:
         return CallIdentity(action.function_name, "", _arguments(action, secrets), version)
     function, args, kwargs = action.function, action.args, action.kwargs
-    if type(function) is not FunctionType:
+    info = function_info(action)
+    if info is None:
         arguments = digest_arguments(function, args, kwargs, secrets)
-        return CallIdentity(action.function_name, step_fingerprint(function), arguments, version)
-    info = _INFO[ref(function)]
+        return CallIdentity(action.function_name, step_fingerprint(function), arguments, version, has_state=True)
     if not kwargs and len(args) <= len(info.parameters):
         arguments = digest_positional(info.parameters, args, secrets)
     else:
         arguments = digest_arguments(function, args, kwargs, secrets)
-    return CallIdentity(info.name, info.fingerprint, arguments, version, info.is_plain)
+    has_state = False
+    for form in arguments.values():
+        if type(form) is str and form[:1] == STATE:
+            has_state = True
+    return CallIdentity(info.name, info.fingerprint, arguments, version, info.is_plain, has_state)
+
+
+def forget_changed_state(action: Action, before: CallIdentity, secrets: KnownSecrets) -> tuple[CallIdentity, list[str]]:
+    """Return the identity of a call that has ended, without the values that it has changed, and their names.
+
+    Such a value differs at each call, so its state before the call tells nothing about the result. Arguments that are
+    copied for a step cannot change.
+
+    Args:
+        action: the action.
+        before: its identity before the call.
+        secrets: the secrets of the run.
+    """
+    if type(action) is not PythonAction:
+        return before, []
+    now = digest_arguments(action.function, action.args, action.kwargs, secrets)
+    changed = [name for name, form in before.arguments.items() if is_state(form) and now.get(name) != form]
+    if _changes_container(action.function):
+        changed.append("self")
+    if not changed:
+        return before, []
+    return attrs.evolve(before, arguments={**before.arguments, **dict.fromkeys(changed, UNKNOWN)}), changed
 
 
 def _arguments(action: Action, secrets: KnownSecrets) -> dict[str, Any]:

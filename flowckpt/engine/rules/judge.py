@@ -29,6 +29,7 @@ from flowckpt.core.identity.call import (
     format_arguments,
     function_info,
     identify,
+    is_state,
 )
 from flowckpt.core.identity.fingerprint import code_of
 from flowckpt.core.identity.secrets import KnownSecrets
@@ -144,7 +145,15 @@ def _compare_calls(
     shown: dict[str, str] = {}
     if type(action) is PythonAction:
         shown = format_arguments(action.function, action.args, action.kwargs, secrets)
-    moved = argument_differences(result.arguments, call.arguments, shown)
+    states = [name for name, form in call.arguments.items() if is_state(form)]
+    reasons += [
+        Reason(ReasonKind.CODE, f"{name}: its state, or code that it uses, has changed")
+        for name in states
+        if result.arguments.get(name, UNKNOWN) not in (UNKNOWN, call.arguments[name])
+    ]
+    now = {name: form for name, form in call.arguments.items() if name not in states}
+    recorded = {name: form for name, form in result.arguments.items() if name not in states}
+    moved = argument_differences(recorded, now, shown)
     reasons += [Reason(ReasonKind.ARGUMENTS, line) for line in moved]
     return reasons
 

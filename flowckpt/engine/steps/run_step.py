@@ -23,7 +23,14 @@ from flowckpt.core.codec.results import encode_arguments, take_output, take_plai
 from flowckpt.core.codec.types import from_plain
 from flowckpt.core.dsl import Step
 from flowckpt.core.dsl.step import PythonAction
-from flowckpt.core.identity.call import CallIdentity, argument_values, digest_arguments, digest_positional, identify
+from flowckpt.core.identity.call import (
+    CallIdentity,
+    argument_values,
+    digest_arguments,
+    digest_positional,
+    forget_changed_state,
+    identify,
+)
 from flowckpt.core.identity.secrets import refuse_secret_names
 from flowckpt.core.records import CheckpointData, StepError, StepResult
 from flowckpt.core.records.result import UNREAD
@@ -362,6 +369,8 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
         if isinstance(ended, StepResult):
             return await _reuse(run, call, ended)
         end = ended
+    if identity.has_state:
+        _forget_changed_state(run, call)
     if services.is_used:
         await _record_used(run, call, end)
     else:
@@ -399,6 +408,20 @@ async def _prepare_and_try(run: RunContext, call: StepCall) -> tuple[StepCall, S
     if modifiers.cache_seconds is None or (end := await _take_cached(run, call)) is None:
         end = await _try(run, call, resolution, tries_when_lost, since)
     return call, end
+
+
+def _forget_changed_state(run: RunContext, call: StepCall) -> None:
+    """Do not record what the step changed in place, and warn: a resumed run does not change it again."""
+    call.identity, changed = forget_changed_state(call.action, call.identity, run.secrets)
+    for name in changed:
+        text = f"step {call.step.name} changes {name!r} in place"
+        if text not in run.warned:
+            run.warned.add(text)
+            _log.warning(
+                "run %s: %s; a resumed run reuses its result without this change: return the value instead",
+                call.workflow_id,
+                text,
+            )
 
 
 async def _record_used(run: RunContext, call: StepCall, end: StepEnd) -> None:

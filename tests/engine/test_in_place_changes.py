@@ -1,0 +1,293 @@
+"""A step that changes its arguments or what its function holds: a resumed run ends like a clean run, or the user is told."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+from tests.forked import run_module
+
+PROGRAM = """
+import asyncio
+import dataclasses
+import functools
+import os
+from collections import Counter, deque
+from pathlib import Path
+
+from flowckpt import parallel, step, workflow
+
+
+@dataclasses.dataclass
+class Order:
+    lines: list = dataclasses.field(default_factory=list)
+    paid: bool = False
+
+    def pay(self):
+        self.paid = True
+
+
+def crash():
+    if not Path("crashed").exists():
+        Path("crashed").touch()
+        os._exit(9)
+
+
+def add(rows, *more):
+    rows.append(3)
+
+
+async def add_async(rows):
+    await asyncio.sleep(0)
+    rows.append(3)
+
+
+def add_key(table):
+    table["b"] = 2
+
+
+def add_deep(table):
+    table["rows"][0].append(3)
+
+
+def add_line(order):
+    order.lines.append("tea")
+
+
+def drop(data, name):
+    data.drop(columns=name, inplace=True)
+
+
+def zero(numbers):
+    numbers[:] = 0
+
+
+def fail(rows):
+    rows.append(3)
+    if len(rows) < 5:
+        raise ValueError(len(rows))
+    return len(rows)
+
+
+def sort(rows):
+    rows.sort()
+    return rows
+
+
+def show(value):
+    return repr(value)
+
+
+@workflow
+def flow():
+    {make}
+    {change}
+    yield step("crash").python(crash).checkpoint()
+    return (yield step("show").python(show, value).checkpoint())
+"""
+
+CHANGES = {
+    "list": ("value = [2, 1]", 'yield step("add").python(add, value).checkpoint()'),
+    "keyword": ("value = [2, 1]", 'yield step("add").python(add, rows=value).checkpoint()'),
+    "partial": ("value = [2, 1]", 'yield step("add").python(functools.partial(add, value)).checkpoint()'),
+    "async": ("value = [2, 1]", 'yield step("add").python(add_async, value).checkpoint()'),
+    "on a thread": ("value = [2, 1]", 'yield step("add").python(add, value).timeout(60).checkpoint()'),
+    "on an executor": ("value = [2, 1]", 'yield step("add").python(add, value).on("threads").checkpoint()'),
+    "at most once": ("value = [2, 1]", 'yield step("add").python(add, value).at_most_once().checkpoint()'),
+    "of a map": ("value = [[1], [2]]", 'yield step("add").map(add, value).checkpoint()'),
+    "of a group": (
+        "value = [1]",
+        'yield parallel(step("one").python(add, value), step("two").python(add, value)).checkpoint()',
+    ),
+    "dict": ('value = {"a": 1}', 'yield step("add").python(add_key, value).checkpoint()'),
+    "nested": ('value = {"rows": [[1]]}', 'yield step("add").python(add_deep, value).checkpoint()'),
+    "Counter": ('value = Counter("a")', 'yield step("add").python(add_key, value).checkpoint()'),
+    "deque": ("value = deque([1])", 'yield step("add").python(add, value).checkpoint()'),
+    "data class": ("value = Order()", 'yield step("add").python(add_line, value).checkpoint()'),
+    "data frame": ('import pandas; value = pandas.DataFrame({"a": [1], "b": [2]})', 'yield step("drop").python(drop, value, "b").checkpoint()'),
+    "array": ("import numpy; value = numpy.arange(3)", 'yield step("zero").python(zero, value).checkpoint()'),
+    "returned": ("value = [2, 1]", 'value = yield step("sort").python(sort, value).checkpoint()'),
+    "returned and dropped": ("value = [2, 1]", 'yield step("sort").python(sort, value).checkpoint()'),
+}  # fmt: skip
+
+
+@pytest.fixture
+def call(tmp_path):
+    def call(*arguments, code=0):
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        ended, said, trouble = run_module("flowckpt", [*arguments], cwd=tmp_path, env=environment)
+        assert ended == code, (said, trouble)
+        return said, trouble
+
+    return call
+
+
+def output(said):
+    return re.search(r"^output: (.*)$", said, re.MULTILINE)[1]
+
+
+def write(directory, make, change):
+    (directory / "flow.py").write_text(PROGRAM.replace("{make}", make).replace("{change}", change))
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_resumed_run_ends_like_a_clean_run_whatever_a_step_does_to_its_arguments(name, tmp_path, call):
+    write(tmp_path, *CHANGES[name])
+    where = ["--executor", "threads=thread"] if name == "on an executor" else []
+    call("run", "flow.py", "--id", "crashed", *where, code=9)
+    resumed, _ = call("resume", "crashed", *where)
+    clean, _ = call("run", "flow.py", "--id", "clean", *where)
+    assert output(resumed) == output(clean)
+    again, _ = call("resume", "clean", *where)
+    assert "0 executed" in again and output(again) == output(clean)
+
+
+def test_a_step_that_returns_nothing_but_changes_its_argument_is_told(tmp_path, call):
+    write(tmp_path, *CHANGES["dict"])
+    (tmp_path / "crashed").touch()
+    _, trouble = call("run", "flow.py")
+    assert "step add changes 'table' and returns None" in trouble
+    assert "return the changed value" in trouble
+    write(tmp_path, *CHANGES["returned"])
+    assert "changes" not in call("run", "flow.py")[1]
+
+
+def test_each_try_gets_the_arguments_as_they_were(tmp_path, call):
+    write(tmp_path, "value = [1]", 'yield step("fail").python(fail, value).retry(5)')
+    assert "failed with ValueError: 2" in call("run", "flow.py", code=1)[1]
+
+
+HOLDING = """
+import os
+from pathlib import Path
+
+from flowckpt import step, workflow
+
+
+class Client:
+    def __init__(self, rate):
+        self.rate = rate
+        self.calls = 0
+
+    def bill(self, count):
+        {count}
+        return count * self.rate
+
+
+def crash():
+    if not Path("crashed").exists():
+        Path("crashed").touch()
+        os._exit(9)
+
+
+def times(rate):
+    def bill(count):
+        return count * rate
+
+    return bill
+
+
+@workflow
+def flow():
+    client = Client(2)
+    bag = []
+    first = yield step("first").python({function}, 3).checkpoint()
+    second = yield step("second").python({function}, 4).checkpoint()
+    yield step("crash").python(crash).checkpoint()
+    return first, second
+"""
+
+
+def write_holding(directory, function, *, rate=2, count="pass"):
+    text = HOLDING.replace("{function}", function).replace("{count}", count)
+    (directory / "flow.py").write_text(
+        text.replace("Client(2)", f"Client({rate})").replace("times(2)", f"times({rate})")
+    )
+
+
+@pytest.mark.parametrize("function", ["client.bill", "times(2)"])
+def test_an_edit_of_what_a_function_holds_stops_the_resume(function, tmp_path, call):
+    write_holding(tmp_path, function)
+    (tmp_path / "crashed").touch()
+    call("run", "flow.py", "--id", "one")
+    assert "0 executed, 3 restored" in call("resume", "one")[0]
+    write_holding(tmp_path, function, rate=5)
+    assert "its state, or code that it uses, has changed" in call("resume", "one", code=10)[1]
+    resumed, _ = call("resume", "one", "--on-code-change", "rerun")
+    assert output(resumed) == output(call("run", "flow.py", "--id", "clean")[0])
+
+
+def test_the_cache_takes_no_result_of_an_object_with_another_state(tmp_path, call):
+    write_holding(tmp_path, "client.bill")
+    text = (tmp_path / "flow.py").read_text().replace(", 3)", ", 3).cache()")
+    (tmp_path / "flow.py").write_text(text)
+    (tmp_path / "crashed").touch()
+    assert output(call("run", "flow.py")[0]) == "(6, 8)"
+    assert "1 restored" in call("run", "flow.py")[0]
+    (tmp_path / "flow.py").write_text(text.replace("Client(2)", "Client(5)"))
+    assert output(call("run", "flow.py")[0]) == "(15, 20)"
+
+
+def test_a_client_that_counts_its_calls_makes_nothing_stale_but_the_change_is_told(tmp_path, call):
+    write_holding(tmp_path, "client.bill", count="self.calls += 1")
+    _, trouble = call("run", "flow.py", "--id", "one", code=9)
+    assert "step first changes 'self' in place" in trouble
+    resumed, _ = call("resume", "one")
+    assert "1 executed, 2 restored" in resumed
+    assert "0 executed, 3 restored" in call("resume", "one")[0]
+
+
+def test_a_method_that_changes_its_data_class_is_told(tmp_path, call):
+    write(tmp_path, "value = Order()", 'yield step("pay").python(value.pay).checkpoint()')
+    (tmp_path / "crashed").touch()
+    said, trouble = call("run", "flow.py")
+    assert "paid=True" in said
+    assert "step pay changes 'self' in place; a resumed run reuses its result without this change" in trouble
+
+
+def test_a_step_that_appends_to_a_list_of_the_workflow_is_told(tmp_path, call):
+    write_holding(tmp_path, "bag.append")
+    (tmp_path / "crashed").touch()
+    _, trouble = call("run", "flow.py", "--id", "one")
+    assert "step first changes 'self' in place" in trouble
+    assert "0 executed, 3 restored" in call("resume", "one")[0]
+
+
+@pytest.mark.parametrize(
+    ("argument", "edit"),
+    [
+        ("key=lambda row: -row", ("-row", "row")),
+        ("key=rank", ("return -row", "return row")),
+        ("key=Rank(-1).of", ("Rank(-1)", "Rank(1)")),
+        ("key=Rank(-1).of", ("self.sign * row", "-self.sign * row")),
+    ],
+)
+def test_an_edit_of_a_function_that_is_passed_as_an_argument_stops_the_resume(argument, edit, tmp_path, call):
+    text = f"""
+from flowckpt import step, workflow
+
+
+class Rank:
+    def __init__(self, sign):
+        self.sign = sign
+
+    def of(self, row):
+        return self.sign * row
+
+
+def rank(row):
+    return -row
+
+
+@workflow
+def flow():
+    return (yield step("sort").python(sorted, [1, 3, 2], {argument}).checkpoint())
+"""
+    (tmp_path / "flow.py").write_text(text)
+    assert output(call("run", "flow.py", "--id", "one")[0]) == "[3, 2, 1]"
+    assert "0 executed, 1 restored" in call("resume", "one")[0]
+    (tmp_path / "flow.py").write_text(text.replace(*edit))
+    assert "key: its state, or code that it uses, has changed" in call("resume", "one", code=10)[1]
+    assert output(call("resume", "one", "--on-code-change", "rerun")[0]) == "[1, 2, 3]"

@@ -1,0 +1,169 @@
+"""Arguments of everyday types: an equal value is the same argument in every process, and another value is a change."""
+
+from __future__ import annotations
+
+import array
+import collections
+import functools
+import operator
+import os
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import types
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from flowckpt.core.identity.call import STATE, UNKNOWN, digest_argument
+
+
+class Text(str): ...
+
+
+class Rows(list): ...
+
+
+class Names(set): ...
+
+
+class Client:
+    def __init__(self, rate: int, parent: Any = None) -> None:
+        self.rate = rate
+        self.names = {"a", "b", "c"}
+        self.child = None if parent else Client(rate, self)
+        self.parent = parent
+
+    def bill(self, count: int) -> int:
+        return count * self.rate
+
+
+class Slotted:
+    __slots__ = ("rate",)
+
+    def __init__(self, rate: int) -> None:
+        self.rate = rate
+
+
+def twice(value: int) -> int:
+    return 2 * value
+
+
+def thrice(value: int) -> int:
+    return 3 * value
+
+
+def scaled(rate: int) -> Any:
+    return lambda value: rate * value
+
+
+def counted(text: str) -> Any:
+    made = collections.defaultdict(list)
+    for letter in text:
+        made[letter].append(letter)
+    return made
+
+
+def error(text: str, note: str = "") -> ValueError:
+    made = ValueError(text)
+    made.note = note
+    return made
+
+
+def frame(rows: int, **columns: Any) -> pd.DataFrame:
+    return pd.DataFrame({"a": range(rows), "b": ["x"] * rows, **columns})
+
+
+VALUES = {
+    "range": (range, 3, 4),
+    "slice": (slice, 3, 4),
+    "Counter": (collections.Counter, "abb", "ab"),
+    "OrderedDict": (lambda keys: collections.OrderedDict.fromkeys(keys, 1), "ab", "ba"),
+    "defaultdict": (counted, "ab", "abb"),
+    "deque": (lambda size: collections.deque([1, 2], size), 3, 4),
+    "bytearray": (bytearray, b"a", b"b"),
+    "array": (lambda item: array.array("d", [item]), 1.0, 2.0),
+    "str subclass": (Text, "a", "b"),
+    "list subclass": (Rows, [1], [2]),
+    "set subclass": (Names, "abc", "abd"),
+    "SimpleNamespace": (lambda rate: types.SimpleNamespace(rate=rate), 1, 2),
+    "Pattern": (re.compile, "a", "b"),
+    "ZoneInfo": (ZoneInfo, "Europe/Berlin", "Europe/Rome"),
+    "timezone": (lambda hours: timezone(timedelta(hours=hours)), 1, 2),
+    "exception": (ValueError, "a", "b"),
+    "exception with a field": (functools.partial(error, "a"), "b", "c"),
+    "itemgetter": (operator.itemgetter, 1, 2),
+    "keys": (lambda text: dict.fromkeys(text).keys(), "ab", "ac"),
+    "values": (lambda text: dict(enumerate(text)).values(), "ab", "ac"),
+    "PurePosixPath": (pathlib.PurePosixPath, "a", "b"),
+    "numpy scalar": (np.float32, 1, 2),
+    "array of numbers": (np.arange, 3, 4),
+    "array of other numbers": (lambda kind: np.zeros(3, kind), "i4", "f4"),
+    "array of objects": (lambda item: np.array([item, None], dtype=object), "a", "b"),
+    "Timestamp": (pd.Timestamp, "2026-01-01", "2026-01-02"),
+    "Series": (pd.Series, [1, 2], [1, 3]),
+    "DataFrame": (frame, 3, 4),
+    "DataFrame with another column": (lambda item: frame(2, c=[item, None]), "a", "b"),
+    "plain object": (Client, 1, 2),
+    "object with slots": (Slotted, 1, 2),
+    "random numbers": (random.Random, 1, 2),
+    "bound method": (lambda rate: Client(rate).bill, 1, 2),
+    "partial": (lambda rate: functools.partial(Client(rate).bill, 1), 1, 2),
+    "closure": (scaled, 1, 2),
+    "function": (lambda name: {"twice": twice, "thrice": thrice}[name], "twice", "thrice"),
+    "class": (lambda name: {"Client": Client, "Slotted": Slotted}[name], "Client", "Slotted"),
+    "builtin": (lambda name: {"len": len, "max": max}[name], "len", "max"),
+    "in a list": (lambda stop: [range(stop)], 1, 2),
+    "in a dict": (lambda stop: {"to": slice(stop), "at": datetime(2026, 1, 1, tzinfo=UTC)}, 1, 2),
+    "beside a function": (lambda limit: {"key": twice, "limit": limit}, 1, 2),
+}
+
+
+def digest(name: str, which: int) -> Any:
+    make, *arguments = VALUES[name]
+    return digest_argument(make(arguments[which]))
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_an_equal_value_is_the_same_argument_and_another_value_is_not(name):
+    assert digest(name, 0) == digest(name, 0) != UNKNOWN
+    assert digest(name, 1) == digest(name, 1) != UNKNOWN
+    assert digest(name, 0) != digest(name, 1)
+
+
+def test_a_value_is_the_same_argument_in_every_process():
+    program = "from tests.test_everyday_values import *; print([digest(name, 0) for name in VALUES])"
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert done.stdout.strip() == repr([digest(name, 0) for name in VALUES]), done.stderr
+
+
+def test_only_objects_that_compare_by_identity_and_code_count_as_state():
+    doubted = {name for name in VALUES if str(digest(name, 0)).startswith(STATE)}
+    assert doubted == {
+        "exception with a field", "plain object", "object with slots", "random numbers", "bound method", "partial",
+        "closure", "function", "class", "beside a function",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: np.zeros(1 << 24),
+        lambda: Client(bytes(1 << 21)),
+        lambda: Client([*range(1 << 15)]),
+    ],
+    ids=["large array", "object with large bytes", "object with many items"],
+)
+def test_what_would_take_long_to_read_at_each_call_is_not_compared(make, monkeypatch):
+    monkeypatch.setattr("flowckpt.core.identity.call.MAX_ITEMS", 1 << 20)
+    assert digest_argument(make()) == UNKNOWN
