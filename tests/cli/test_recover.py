@@ -193,6 +193,15 @@ def test_a_program_that_is_not_here_leaves_the_run_as_it_is(crashing):
     assert outcomes(ran) == {"dying": "left"} and "not on this machine" in ran.document["runs"][0]["detail"]
 
 
+def test_a_recoverer_elsewhere_names_the_directory_of_the_run(crashing, tmp_path):
+    crash(crashing)
+    allow(crashing)
+    (tmp_path / "copy").mkdir()
+    store = str(crashing.directory / ".flowckpt")
+    ran = attrs.evolve(crashing, directory=tmp_path / "copy")("recover", "--store", store).expect(0)
+    assert f"resuming from attempt 1 in {crashing.directory}\n" in ran.err
+
+
 def test_only_runs_of_the_named_workflows_are_resumed(crashing):
     crash(crashing)
     crash(crashing, "other")

@@ -8,6 +8,7 @@ import random
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -25,7 +26,7 @@ from flowckpt.cli.options import (
     stale_options,
     store_option,
 )
-from flowckpt.cli.recoverer.child import Child
+from flowckpt.cli.recoverer.child import Child, find_working_directory
 from flowckpt.cli.recoverer.recoverer import Recoverer
 from flowckpt.cli.render.terminal import escape, say, say_with_time, write_document
 from flowckpt.cli.runs import open_chosen_store
@@ -139,7 +140,9 @@ async def _recover(
         return Child(run, choice, options=options, on_line=on_line)
 
     def report_start(run: DueRun) -> None:
-        tell(f"{_describe_run(run.info)}: {run.why.said}; resuming from attempt {run.info.attempt}")
+        directory = find_working_directory(run.info)
+        place = "" if directory in (None, Path.cwd()) else f" in {escape(str(directory))}"
+        tell(f"{_describe_run(run.info)}: {run.why.said}; resuming from attempt {run.info.attempt}{place}")
 
     def report_end(recovered: Recovered) -> None:
         if recovered.outcome is not Outcome.SKIPPED:

@@ -200,7 +200,7 @@ def why_not_here(info: RunInfo) -> str:
         return "its workflow is not recorded: its own program must resume it"
     directory = find_working_directory(info)
     if directory is not None and not directory.is_dir():
-        return f"the directory it was started in is not on this machine: {directory}"
+        return f"the directory it was started in is not on this machine: {directory}; resume it in its new place with --here"
     if not module and not Path(str(file)).is_file():
         return f"its program is not on this machine: {file}"
     return ""
