@@ -124,23 +124,12 @@ class _Run:
         references, before, answer = [], 0, None
         history = self.make_history(course)
         for record in course.records:
-            sequence, by_attempt, results, name, *_ = record
+            sequence, by_attempt, results, *_ = record
             answer = verified_after(answer, history.results[before:results])
             if sequence not in self.deleted:
                 head = _make_head(record)
-                references.append(
-                    records.CheckpointRef(
-                        workflow_id,
-                        name,
-                        sequence,
-                        by_attempt,
-                        Reason(head["reason"]),
-                        datetime.fromisoformat(head["saved_at"]),
-                        results,
-                        len(dumps(head)) + sum(map(len, course.encoded[before:results])),
-                        answer,
-                    )
-                )
+                size = len(dumps(head)) + sum(map(len, course.encoded[before:results]))
+                references.append(records.CheckpointRef.of_head(workflow_id, head, by_attempt, results, size, answer))
             before = results
         return references
 

@@ -153,13 +153,19 @@ def write_new(filesystem: FileSystem, directory: int, name: str, content: bytes)
     return True
 
 
-def sweep_abandoned(filesystem: FileSystem, directory: int) -> None:
-    """Remove the temporary files of processes that died."""
+def sweep_abandoned(filesystem: FileSystem, directory: int, remove: Callable[[int, str], None] | None = None) -> None:
+    """Remove the temporary files of processes that died.
+
+    Args:
+        filesystem: the calls.
+        directory: the directory, open.
+        remove: removes one of a directory; None for a file.
+    """
     here = current_process()
     for name in filesystem.names(directory):
         if is_abandoned(name, here):
             with contextlib.suppress(FileNotFoundError):
-                filesystem.unlink(directory, name)
+                (remove or filesystem.unlink)(directory, name)
 
 
 _MOST_DIGITS = 15

@@ -35,14 +35,20 @@ from flowckpt.stores import file as file_store
 from flowckpt.stores.base import Lease
 from flowckpt.stores.file import reader, signals, store_keys
 from flowckpt.stores.file.claim import claim_next, claim_run, sweep_cleared, write_tombstone, write_with_reserve
-from flowckpt.stores.file.directory import is_released, read_image, read_newest_owner, replace_unsynced, take_lock
+from flowckpt.stores.file.directory import (
+    is_released,
+    read_image,
+    read_newest_owner,
+    replace_unsynced,
+    sweep_abandoned,
+    take_lock,
+)
 from flowckpt.stores.file.layout import (
     BLOBS,
     LIVE,
     LOCK,
     RUNS,
     SIGNALS,
-    is_abandoned,
     pin_name,
     pinned_sequences,
     run_directory,
@@ -732,7 +738,7 @@ def receive_run(runs: FileRuns, workflow_id: str, checkpoints: Callable[[], Iter
             if not is_begun:
                 runs._check_writer(workflow_id)
                 with runs._translate_errors(workflow_id, "receive"), _open_runs(runs, workflow_id) as directory:
-                    _sweep_abandoned(runs._filesystem, directory)
+                    sweep_abandoned(runs._filesystem, directory, partial(_remove_unfinished, runs._filesystem))
                 is_begun = True
             if data.attempt != attempt:
                 _end_attempt(staged, workflow_id)
@@ -804,15 +810,6 @@ def _publish(runs: FileRuns, name: str, workflow_id: str) -> None:
             return
     busy = OSError(errno.EBUSY, "another process starts it repeatedly")
     raise storage_error(busy, workflow_id, "receive", runs.path)
-
-
-def _sweep_abandoned(filesystem: FileSystem, directory: int) -> None:
-    """Remove the unfinished directories of dead processes."""
-    here = current_process()
-    for name in filesystem.names(directory):
-        if is_abandoned(name, here):
-            with contextlib.suppress(FileNotFoundError):
-                _remove_unfinished(filesystem, directory, name)
 
 
 def _remove_unfinished(filesystem: FileSystem, parent: int, name: str) -> None:

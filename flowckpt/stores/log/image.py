@@ -177,20 +177,11 @@ class RunImage:
         for index in self.checkpoints():
             record = self.records[index]
             count = record.count
-            head = record.head
             answer = checkpoint.verified_after(answer, self.history.results[before:count])
             before = count
             found.append(
-                CheckpointRef(
-                    self.workflow_id,
-                    head["checkpoint_id"],
-                    head["sequence"],
-                    record.segment,
-                    Reason(head["reason"]),
-                    datetime.fromisoformat(head["saved_at"]),
-                    count,
-                    len(record.line) + 1,
-                    answer,
+                CheckpointRef.of_head(
+                    self.workflow_id, record.head, record.segment, count, len(record.line) + 1, answer
                 )
             )
         return found

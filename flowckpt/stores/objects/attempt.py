@@ -390,17 +390,15 @@ def parse_claim(content: bytes | None) -> dict[str, Any] | None:
     return claim if isinstance(claim, dict) and isinstance(claim.get("owner"), dict) else None
 
 
-def corrupt_object_error(key: str, workflow_id: str, detail: str) -> CheckpointCorruptedError:
+_REPAIR = (
+    "'flowckpt store check' lists what is damaged. Restore the object from a backup, or keep what is intact: "
+    "'flowckpt store repair RUN'."
+)
+
+
+def corrupt_object_error(key: str, workflow_id: str, detail: str, remedy: str = _REPAIR) -> CheckpointCorruptedError:
     """Return the error for a damaged object."""
-    return CheckpointCorruptedError(
-        workflow_id,
-        location=key,
-        detail=detail,
-        remedy=(
-            "Nothing was changed. 'flowckpt store check' lists what is damaged. Restore the object from a backup, "
-            "or keep what is intact: 'flowckpt store repair RUN'."
-        ),
-    )
+    return CheckpointCorruptedError(workflow_id, location=key, detail=detail, remedy=f"Nothing was changed. {remedy}")
 
 
 def _unpack_object(body: bytes | None, key: str, workflow_id: str) -> bytes:

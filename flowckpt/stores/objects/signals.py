@@ -17,7 +17,7 @@ from flowckpt.core.records.wait import Signal
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, CheckpointStorageError
 from flowckpt.stores.file.layout import is_signal, signal_name
 from flowckpt.stores.log.segment import START, chain_line
-from flowckpt.stores.objects.attempt import is_intact, read_tail
+from flowckpt.stores.objects.attempt import corrupt_object_error, is_intact, read_tail
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.claim import read_keys
 from flowckpt.stores.objects.layout import InflationError, RunKeys, pack, unpack
@@ -132,9 +132,4 @@ def parse_signal(body: bytes, workflow_id: str, key: str) -> Signal:
 
 
 def _damaged_error(workflow_id: str, key: str, detail: str) -> CheckpointCorruptedError:
-    return CheckpointCorruptedError(
-        workflow_id,
-        location=key,
-        detail=detail,
-        remedy="Nothing was changed. Delete the object, and send the signal again.",
-    )
+    return corrupt_object_error(key, workflow_id, detail, "Delete the object, and send the signal again.")
