@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.engine.run import live
 from flowckpt.evidence import claims
 from flowckpt.execution.thread import AbandonedStepError
@@ -31,6 +32,7 @@ pytest_plugins = [
     "tests.browser",
     "tests.late",
     "tests.postgres",
+    "tests.reopening",
     "tests.s3",
 ]  # one browser and one server of each kind for a worker
 
@@ -39,6 +41,13 @@ MEMORY = Path("/dev/shm")
 """A file system in memory: syncs are free there, and the tests make a hundred thousand."""
 
 ROOM = 4 << 30
+
+
+@pytest.fixture
+def in_place():
+    """Let the stores of a test block, also in its event loop."""
+    with blocking_allowed(True):
+        yield
 
 
 def pytest_addoption(parser):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,3 +52,10 @@ def spec_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
         "objects": f"objects+file://{tmp_path}/store?allow_unsafe=true",
     }
     return places[kind]
+
+
+@pytest.fixture(params=["memory", "file"])
+def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Any]]:
+    open_again = reopened_memory() if request.param == "memory" else reopened_files(tmp_path / "store")
+    yield open_again
+    open_again()

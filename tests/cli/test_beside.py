@@ -23,6 +23,7 @@ from flowckpt.events import (
     StepStarted,
     WorkflowStarted,
 )
+from tests.cli.test_live_progress import Above
 
 PIPELINE = """
 from flowckpt import parallel, step, workflow
@@ -150,17 +151,6 @@ def drawn(events: Iterator[Event]) -> tuple[list[str], list[str]]:
     console.print(progress._frame())
     progress._show_line()
     return above.lines, [line.rstrip() for line in out.getvalue().splitlines()]
-
-
-class Above:
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def show_above(self, line: Any) -> None:
-        self.lines.append(line.plain)
-
-    def finish_line(self) -> None:
-        pass
 
 
 @pytest.mark.parametrize(("total", "said"), [(1000, "17/1000, 1 failed"), (None, "pages  17, 1 failed")])

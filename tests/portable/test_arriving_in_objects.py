@@ -14,7 +14,6 @@ from obstore.store import MemoryStore
 from runs import done, exported, history
 
 from flowckpt import MemoryCheckpointStore
-from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.process import current_process
 from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, RunExistsError, RunLockedError
 from flowckpt.maintenance import copy_run
@@ -23,6 +22,8 @@ from flowckpt.stores.objects import claim
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.testing.contract import checkpoint, results
 from tests.faulty_proxy import FaultyProxy
+
+pytestmark = pytest.mark.usefixtures("in_place")
 
 MARK = "runs/run/000001.000000000004/records/000000000001"
 
@@ -58,12 +59,6 @@ class WatchedBucket(Bucket):
         except Died:
             self.is_dead = True
             raise
-
-
-@pytest.fixture(autouse=True)
-def in_place():
-    with blocking_allowed(True):
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.errors import RunLockedError
 from flowckpt.maintenance.recovery import claim_run, find_due_runs
@@ -13,13 +12,9 @@ from flowckpt.stores import MemoryCheckpointStore, adapt, open_store
 from flowckpt.testing.contract import checkpoint, results
 from tests.stores.test_adapt import Five
 
+pytestmark = pytest.mark.usefixtures("in_place")
+
 RUN = "run-1"
-
-
-@pytest.fixture(autouse=True)
-def in_place():
-    with blocking_allowed(True):
-        yield
 
 
 @pytest.fixture

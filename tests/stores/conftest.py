@@ -37,6 +37,23 @@ def sqlite_library(request):
     return library.library()
 
 
+@pytest.fixture
+def url(postgres, postgres_database):
+    return f"{postgres.url(postgres_database)}?allow_unsafe=true"
+
+
+@pytest.fixture
+def driver():
+    from obstore.store import MemoryStore
+
+    return MemoryStore()
+
+
+@pytest.fixture
+def bucket(s3):
+    return s3.make_bucket()
+
+
 @pytest.fixture(autouse=True)
 def closed_databases(monkeypatch):
     """Close the databases of a test, and end its heartbeats.

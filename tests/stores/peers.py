@@ -7,6 +7,7 @@ import signal
 
 import attrs
 
+from flowckpt import step, workflow
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.process import current_process
 from flowckpt.errors import FlowckptError
@@ -15,6 +16,14 @@ from flowckpt.testing.contract import checkpoint, results
 from tests.forked import processes
 
 RUN = "run-1"
+RUNS = [f"run-{number}" for number in range(12)]
+
+
+@workflow("durable")
+def durable(count: int):
+    for number in range(count):
+        yield step("work").python(str, number).checkpoint()
+    return count
 
 
 def elsewhere():

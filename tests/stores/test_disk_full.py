@@ -12,7 +12,6 @@ import textwrap
 import pytest
 
 from flowckpt.core.records import Status
-from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, DiskFullError, EncodingError
 from flowckpt.maintenance.prune import prune, prune_checkpoints
@@ -22,13 +21,9 @@ from flowckpt.stores.sql import rows
 from flowckpt.testing.contract import checkpoint, results
 from tests.small_disk import mounted_disk
 
+pytestmark = pytest.mark.usefixtures("in_place")
+
 RUN = "run-1"
-
-
-@pytest.fixture(autouse=True)
-def in_place():
-    with blocking_allowed(True):
-        yield
 
 
 def shown(path):

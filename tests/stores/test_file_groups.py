@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from flowckpt import WorkflowEngine, step, workflow
+from flowckpt import WorkflowEngine
 from flowckpt.core.system import blocking
 from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, CheckpointStorageError, FencedError
@@ -23,17 +23,9 @@ from flowckpt.testing.contract import checkpoint, results
 from tests.crash.simulation import CHANGES, Disk, SimulatedFileSystem
 from tests.crash.workload import done, patched
 from tests.open_files import open_below
-from tests.stores.peers import error_of, in_fork
+from tests.stores.peers import RUNS, durable, error_of, in_fork
 
-RUNS = [f"run-{number}" for number in range(12)]
 STEPS = results(*range(100))
-
-
-@workflow("durable")
-def durable(count: int):
-    for number in range(count):
-        yield step("work").python(str, number).checkpoint()
-    return count
 
 
 class Watched(PosixFileSystem):

@@ -16,7 +16,6 @@ from benchmarks.filling import TEMPLATE, fill_postgres, fill_sqlite, run_id, sav
 from benchmarks.scale import FILTERS
 from flowckpt.core.records import Reason, Status
 from flowckpt.core.records.listing import RunFilter
-from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import SettingError
 from flowckpt.stores import PostgresCheckpointStore, SqliteCheckpointStore
 from flowckpt.stores.postgres.database import convert_placeholders
@@ -24,14 +23,10 @@ from flowckpt.stores.sql import reader as finding
 from flowckpt.stores.sql.reader import select_runs
 from flowckpt.testing.contract import checkpoint, results
 
+pytestmark = pytest.mark.usefixtures("in_place")
+
 MANY = 4_000
 BEHIND = {"from the top": None, "further down": ("2026-01-01T00:50:00.000000Z", 3_000)}
-
-
-@pytest.fixture(autouse=True)
-def in_place():
-    with blocking_allowed(True):
-        yield
 
 
 class Sqlite:

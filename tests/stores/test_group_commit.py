@@ -12,7 +12,7 @@ import attrs
 import psycopg
 import pytest
 
-from flowckpt import WorkflowEngine, step, workflow
+from flowckpt import WorkflowEngine
 from flowckpt.core.records import StepError, StepResult
 from flowckpt.core.records.wait import Signal
 from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, VanishedError
@@ -21,17 +21,8 @@ from flowckpt.stores.postgres.database import write_group
 from flowckpt.stores.sqlite import database
 from flowckpt.testing.contract import checkpoint, results
 from tests.forked import processes
-from tests.stores.peers import error_of, in_fork
+from tests.stores.peers import RUNS, durable, error_of, in_fork
 
-
-@workflow("durable")
-def durable(count: int):
-    for number in range(count):
-        yield step("work").python(str, number).checkpoint()
-    return count
-
-
-RUNS = [f"run-{number}" for number in range(12)]
 STEPS = results(*range(1_000))
 NOW = datetime(2026, 11, 20, 15, 30, tzinfo=UTC)
 

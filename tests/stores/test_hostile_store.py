@@ -29,13 +29,9 @@ from flowckpt.stores.file.layout import run_directory
 from flowckpt.stores.log.segment import START, chain_line
 from flowckpt.testing.contract import HOSTILE_IDS, checkpoint, results
 
+pytestmark = pytest.mark.usefixtures("in_place")
+
 RUN = "run-1"
-
-
-@pytest.fixture(autouse=True)
-def in_place():
-    with blocking_allowed(True):
-        yield
 
 
 @pytest.fixture

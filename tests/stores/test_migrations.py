@@ -43,6 +43,8 @@ from tests.in_process import run_command
 from tests.stores.peers import elsewhere
 from tests.stores.sql_ownership import acquired_at_last
 
+pytestmark = pytest.mark.usefixtures("in_place")
+
 GOLDEN = Path(__file__).parent / "golden"
 NEWEST = len(MIGRATIONS)
 VERSIONS = range(1, NEWEST)
@@ -55,12 +57,6 @@ STEPS = {
     6: "1e8fb94ba476bddf",
 }
 """The beginning of the digest of each version's statements."""
-
-
-@pytest.fixture(autouse=True)
-def in_place():
-    with blocking_allowed(True):
-        yield
 
 
 class Sqlite:

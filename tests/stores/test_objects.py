@@ -42,19 +42,10 @@ from tests.faulty_proxy import FaultyProxy
 from tests.ports import free_port
 from tests.s3 import PAGE, await_answer
 
+pytestmark = pytest.mark.usefixtures("in_place")
+
 RUN = "run-1"
 FIRST = "runs/run-1/000001.000000000001"
-
-
-@pytest.fixture(autouse=True)
-def in_place():
-    with blocking_allowed(True):
-        yield
-
-
-@pytest.fixture
-def driver():
-    return MemoryStore()
 
 
 @pytest.fixture

@@ -6,24 +6,14 @@ import contextlib
 
 import pytest
 
-from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import CheckpointStorageError, FencedError
 from flowckpt.stores import open_store
 from flowckpt.testing.contract import checkpoint, results
 from tests.faulty_proxy import FAULTS, TIMEOUT, FaultyProxy, answer
 
+pytestmark = pytest.mark.usefixtures("in_place")
+
 RUN = "run-1"
-
-
-@pytest.fixture(autouse=True)
-def in_place():
-    with blocking_allowed(True):
-        yield
-
-
-@pytest.fixture
-def bucket(s3):
-    return s3.make_bucket()
 
 
 @pytest.fixture

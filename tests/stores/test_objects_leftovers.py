@@ -9,11 +9,12 @@ import sys
 
 import pytest
 
-from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import CheckpointStorageError, FencedError
 from flowckpt.maintenance.prune import prune
 from flowckpt.stores import open_store
 from flowckpt.testing.contract import checkpoint, results
+
+pytestmark = pytest.mark.usefixtures("in_place")
 
 RUN = "run-1"
 LARGE = "x" * 100_000
@@ -43,17 +44,6 @@ with blocking_allowed(True):
     except FencedError:
         sys.exit(75)
 """
-
-
-@pytest.fixture(autouse=True)
-def in_place():
-    with blocking_allowed(True):
-        yield
-
-
-@pytest.fixture
-def bucket(s3):
-    return s3.make_bucket()
 
 
 @pytest.fixture

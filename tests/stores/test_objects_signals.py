@@ -11,7 +11,6 @@ import obstore
 import pytest
 from obstore.store import MemoryStore
 
-from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, CheckpointStorageError
 from flowckpt.stores import ObjectCheckpointStore, open_store
 from flowckpt.stores.file.layout import signal_name
@@ -23,18 +22,9 @@ from flowckpt.testing.contract import RUN, checkpoint, results
 from tests.faulty_proxy import TIMEOUT, FaultyProxy, hang_up
 from tests.s3 import PAGE
 
+pytestmark = pytest.mark.usefixtures("in_place")
+
 UNDER = f"runs/{RUN}/000001.signals"
-
-
-@pytest.fixture(autouse=True)
-def in_place():
-    with blocking_allowed(True):
-        yield
-
-
-@pytest.fixture
-def driver():
-    return MemoryStore()
 
 
 @pytest.fixture

@@ -26,11 +26,7 @@ from flowckpt.stores.file.layout import temporary_name
 from flowckpt.testing.contract import checkpoint, results
 from tests.stores.peers import RUN, error_of, in_fork, peers_on, shown
 
-
-@pytest.fixture(autouse=True)
-def in_place():
-    with blocking_allowed(True):
-        yield
+pytestmark = pytest.mark.usefixtures("in_place")
 
 
 @pytest.fixture

@@ -27,19 +27,10 @@ from tests.ports import free_port
 from tests.postgres import PostgresServer
 from tests.stores.many_at_once import fill_by_processes, fill_by_threads
 
+pytestmark = pytest.mark.usefixtures("in_place")
+
 RUN = "run-1"
 SECRET = "h%unter 22"  # percent-encoded, it is another text
-
-
-@pytest.fixture(autouse=True)
-def in_place():
-    with blocking_allowed(True):
-        yield
-
-
-@pytest.fixture
-def url(postgres, postgres_database):
-    return f"{postgres.url(postgres_database)}?allow_unsafe=true"
 
 
 @pytest.fixture

@@ -17,11 +17,6 @@ from flowckpt.stores.postgres import store as announcements
 
 
 @pytest.fixture
-def url(postgres, postgres_database):
-    return f"{postgres.url(postgres_database)}?allow_unsafe=true"
-
-
-@pytest.fixture
 def store(url):
     made = PostgresCheckpointStore(url)
     yield made

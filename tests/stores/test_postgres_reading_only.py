@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import CheckpointStorageError, ReadOnlyStoreError
 from flowckpt.stores.postgres import PostgresCheckpointStore
 from flowckpt.stores.postgres import database as database_module
@@ -16,16 +15,7 @@ from flowckpt.testing.contract import checkpoint, results
 from tests.postgres import PostgresServer
 from tests.stores.test_reading_only import RUN, WRITES, fill, seen
 
-
-@pytest.fixture(autouse=True)
-def in_place():
-    with blocking_allowed(True):
-        yield
-
-
-@pytest.fixture
-def url(postgres, postgres_database):
-    return f"{postgres.url(postgres_database)}?allow_unsafe=true"
+pytestmark = pytest.mark.usefixtures("in_place")
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import pytest
 
 from flowckpt import FileCheckpointStore
 from flowckpt.core.records import Status
-from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import CheckpointStorageError, ReadOnlyStoreError
 from flowckpt.stores.base import Ability
 from flowckpt.stores.sql import layout as migrations
@@ -19,15 +18,11 @@ from flowckpt.testing.abilities import signal
 from flowckpt.testing.contract import checkpoint, results
 from tests.read_only import HOWS, MOUNT, PERMISSION, made_place, names_in
 
+pytestmark = pytest.mark.usefixtures("in_place")
+
 RUN = "run-1"
 STORES = {"sqlite": SqliteCheckpointStore, "file": FileCheckpointStore}
 LARGE = "x" * 100_000
-
-
-@pytest.fixture(autouse=True)
-def in_place():
-    with blocking_allowed(True):
-        yield
 
 
 @pytest.fixture(params=HOWS)

@@ -16,11 +16,7 @@ from flowckpt.stores import FileCheckpointStore
 from flowckpt.testing.abilities import signal
 from flowckpt.testing.contract import RUN, checkpoint
 
-
-@pytest.fixture(autouse=True)
-def quick():
-    with blocking_allowed(True):
-        yield
+pytestmark = pytest.mark.usefixtures("in_place")
 
 
 @pytest.fixture

@@ -41,13 +41,9 @@ from flowckpt.testing.contract import checkpoint, results
 from tests.forked import processes
 from tests.stores.many_at_once import fill_by_processes, fill_by_threads
 
+pytestmark = pytest.mark.usefixtures("in_place")
+
 RUN = "run-1"
-
-
-@pytest.fixture(autouse=True)
-def in_place():
-    with blocking_allowed(True):
-        yield
 
 
 @pytest.fixture
