@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from flowckpt.cli.config.read import check_program, parse_toml
+from flowckpt.cli.config.read import PREFIX_OF_INPUTS, check_program, parse_toml
 from flowckpt.cli.options import collect_pairs, find_user_name
 from flowckpt.cli.render.terminal import escape, is_person_there, short_value
 from flowckpt.cli.values import MisfitError, expected_text, from_json, from_text
@@ -300,7 +300,6 @@ def _parse_settled_outputs(values: tuple[str, ...]) -> dict[str, Any]:
     return {step: ... if text is None else TypedOutput(text, makers[step]) for step, text in texts.items()}
 
 
-VARIABLE = "FLOWCKPT_SECRET_"
 _HINT = "Give it as @env:NAME or @file:PATH, or as - to be asked."
 
 
@@ -332,11 +331,11 @@ def refuse_known_secrets(**given: Any) -> None:
     Raises:
         InputError: a tree contains such a value.
     """
-    known = KnownSecrets(value for name, value in os.environ.items() if name.startswith(VARIABLE))
+    known = KnownSecrets(value for name, value in os.environ.items() if name.startswith(PREFIX_OF_INPUTS))
     for name, value in given.items():
         if place := known.place_in(value, f"the {name}"):
             raise InputError(
-                f"{place} contains the value of a secret input ({VARIABLE}…), and would be recorded",
+                f"{place} contains the value of a secret input ({PREFIX_OF_INPUTS}…), and would be recorded",
                 parameter=name,
                 remedy="Omit it, or name the secret instead of its value.",
             )
@@ -356,7 +355,7 @@ def ask_for_secrets(
     for name in names:
         if name in inputs:
             continue
-        text = os.environ.get(f"{VARIABLE}{name.upper()}")
+        text = os.environ.get(f"{PREFIX_OF_INPUTS}{name.upper()}")
         if text is None and at_terminal and is_person_there():
             text = _ask_for_secret(name)
         if text is not None:

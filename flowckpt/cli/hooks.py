@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 
 from flowckpt._version import __version__
+from flowckpt.cli.config.read import PREFIX_OF_INPUTS
 from flowckpt.cli.config.settings import Hook
 from flowckpt.cli.progress.lines import event_document
 from flowckpt.core.system.numbers import pluralize
@@ -299,7 +300,7 @@ class _Call:
             "FLOWCKPT_ATTEMPT": str(document["attempt"]),
             "FLOWCKPT_TEXT": document["text"],
         }
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("FLOWCKPT_SECRET_")}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX_OF_INPUTS)}
         return {
             **inherited,
             **self._environment,

@@ -16,6 +16,7 @@ from flowckpt import evidence  # imported lazily: the documents need the codec, 
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 from flowckpt.core.system.functions import module_name
 from flowckpt.core.system.numbers import is_finite_number
+from flowckpt.core.system.secret import HIDDEN
 from flowckpt.errors import EvidenceError
 
 # The kinds of claims of flowckpt itself.
@@ -38,8 +39,6 @@ class EvidenceType(StrEnum):
 
 _KNOWN: dict[str, EvidenceType] = {str(kind): kind for kind in EvidenceType}
 
-
-HIDDEN = "(hidden)"
 
 _SENSITIVE = (
     r"(?i)authoriz|authoris|\bauth\b|auth[-_]|[-_]auth|token|secret|passw|pwd|passphrase|api[-_ ]?key|access[-_ ]?key|"

@@ -20,7 +20,7 @@ from typing import Any, Self
 from flowckpt.core.system.blocking import swap_loop, swap_task
 from flowckpt.errors import FencedError
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FIRST = getattr(signal, "SIGRTMIN", 0)
 CANCEL_SIGNALS: Mapping[bool, int] = {True: _FIRST + 7, False: _FIRST + 8} if _FIRST else {}
 """The signals that `flowckpt cancel` sends to the owner of a run: with and without undoing its steps."""
@@ -78,7 +78,7 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
+            for number in STOP_SIGNALS:
                 former = signal.getsignal(number)
                 if former in (signal.default_int_handler, signal.SIG_DFL):
                     self._previous_handlers[number] = former

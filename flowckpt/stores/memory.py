@@ -25,6 +25,7 @@ from flowckpt.core.codec.checkpoints import CARRIED, decode_head, encode_head
 from flowckpt.core.codec.results import decode_result, encode_time
 from flowckpt.core.records import CheckpointData, History, HistoryView, Reason
 from flowckpt.core.records.checkpoint import verified_after
+from flowckpt.core.records.listing import sort_key
 from flowckpt.core.system.attrs_base import lazy_define
 from flowckpt.core.system.numbers import pluralize
 from flowckpt.core.system.process import ProcessIdentity, current_process
@@ -490,8 +491,8 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
 
     def page_runs(self, before: RunInfo | None, limit: int) -> list[RunInfo]:
         """Return runs, most recently started first."""
-        runs = sorted(self.survey_runs().runs, key=_sort_key, reverse=True)
-        return [info for info in runs if before is None or _sort_key(info) < _sort_key(before)][:limit]
+        runs = sorted(self.survey_runs().runs, key=sort_key, reverse=True)
+        return [info for info in runs if before is None or sort_key(info) < sort_key(before)][:limit]
 
     def total_bytes(self) -> int:
         """Return the bytes of all runs."""
@@ -526,10 +527,6 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
     def clear_index(self) -> None:
         """Remove the index of results."""
         self.index.clear()
-
-
-def _sort_key(info: RunInfo) -> tuple[Any, str]:
-    return info.started_at, info.workflow_id
 
 
 class MemoryCheckpointStore(RetainingStore[MemoryRuns]):

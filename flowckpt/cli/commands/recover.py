@@ -32,10 +32,9 @@ from flowckpt.cli.render.terminal import escape, say, say_with_time, write_docum
 from flowckpt.cli.runs import open_chosen_store
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.system.clock import SystemClock
+from flowckpt.execution.interrupts import STOP_SIGNALS
 from flowckpt.maintenance.recovery import DueRun, Outcome, Recovered
 from flowckpt.stores.base import StoreBase
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @click.command("recover", cls=Command)
@@ -179,12 +178,12 @@ async def _recover(
 def _on_signals(stop: Callable[[signal.Signals], None]) -> Iterator[None]:
     """Call a function for each signal that ends the command, during the block."""
     loop = asyncio.get_running_loop()
-    for number in _SIGNALS:
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop, number)
     try:
         yield
     finally:
-        for number in _SIGNALS:
+        for number in STOP_SIGNALS:
             loop.remove_signal_handler(number)
 
 

@@ -105,7 +105,7 @@ def _find_table(text: bytes, file: Path) -> tuple[Mapping[str, Any], Path | None
 
 
 _PREFIX = "FLOWCKPT_"
-_SECRETS = "FLOWCKPT_SECRET_"
+PREFIX_OF_INPUTS = "FLOWCKPT_SECRET_"
 """Variables with this prefix are secret inputs, not settings."""
 
 
@@ -203,7 +203,7 @@ def find_unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str
     known = [*(setting.variable for setting in SETTINGS.values()), _SAFE_VARIABLE]
     if "FLOWCKPT_HOOK" in environ:  # in a hook, such variables describe its event
         return {}
-    ours = (name for name in environ if name.startswith(_PREFIX) and not name.startswith(_SECRETS))
+    ours = (name for name in environ if name.startswith(_PREFIX) and not name.startswith(PREFIX_OF_INPUTS))
     unknown = sorted(name for name in ours if name not in known)
     return {name: _suggest_name(name, known, "") for name in unknown}
 

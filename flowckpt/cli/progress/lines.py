@@ -15,7 +15,7 @@ from flowckpt.cli.render.terminal import OutputFailedError, escape, json_text, s
 from flowckpt.core import codec
 from flowckpt.core.codec import Json
 from flowckpt.core.codec.results import encode_error
-from flowckpt.core.records.wait import Wait, encode_moment
+from flowckpt.core.records.wait import Wait, encode_utc
 from flowckpt.core.system.numbers import pluralize
 from flowckpt.engine.values import waits
 from flowckpt.engine.values.failures import record_error
@@ -59,8 +59,8 @@ def wait_document(wait: Wait) -> Json:
         "path": wait.path,
         "kind": str(wait.kind),
         "name": wait.name,
-        "since": encode_moment(wait.since),
-        "due_at": None if wait.due_at is None else encode_moment(wait.due_at),
+        "since": encode_utc(wait.since),
+        "due_at": None if wait.due_at is None else encode_utc(wait.due_at),
         "digests": waits.approval_digests(wait) if wait.claims else {},
         "voided": wait.voided or None,
         "ask": wait.ask,
@@ -69,7 +69,7 @@ def wait_document(wait: Wait) -> Json:
 
 def _plain_value(value: Any) -> Any:
     if isinstance(value, datetime):
-        return encode_moment(value)
+        return encode_utc(value)
     if isinstance(value, tuple):
         return [wait_document(each) if isinstance(each, Wait) else each for each in value]
     return value

@@ -13,7 +13,7 @@ from typing import Any
 from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.listing import STARTED_BY
 from flowckpt.core.records.result import StepResult
-from flowckpt.core.records.wait import ENDED, TAKEN, encode_moment
+from flowckpt.core.records.wait import ENDED, TAKEN, encode_utc
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 
 KEY = "generation"
@@ -74,7 +74,7 @@ def note_resume(metadata: Mapping[str, Any], results: int, now: datetime) -> dic
         now: the time.
     """
     state = metadata[KEY]
-    noted = _merge_resumes([*state.get("resumed", ()), [state["number"], results, encode_moment(now)]])
+    noted = _merge_resumes([*state.get("resumed", ()), [state["number"], results, encode_utc(now)]])
     return {**metadata, KEY: {**state, "resumed": noted}}
 
 
@@ -86,7 +86,7 @@ def _find_resumes(results: Iterable[StepResult]) -> list[list[Any]]:
         if each.attempt > latest and each.started_at is not None:
             # A wait starts before the resume that ends it; 1 ms allows for rounded times.
             waited = timedelta(milliseconds=max(0.0, each.duration_ms - 1)) if each.step_type in _WAITS else timedelta()
-            found += [[1, position, encode_moment(each.started_at + waited)]] if latest else []
+            found += [[1, position, encode_utc(each.started_at + waited)]] if latest else []
             latest = each.attempt
     return found
 
@@ -223,8 +223,8 @@ def next_metadata(
     """
     ended = {
         "number": present.number,
-        "started_at": encode_moment(present.started_at),
-        "ended_at": encode_moment(now),
+        "started_at": encode_utc(present.started_at),
+        "ended_at": encode_utc(now),
         "inputs_hash": present.inputs_hash,
         "attempts": [*present.attempts],
         "steps": present.steps,
@@ -235,10 +235,10 @@ def next_metadata(
         kept["limits"] = {name: value for name, value in metadata["limits"].items() if name != "retries_used"}
     kept[KEY] = {
         "number": present.number + 1,
-        "started_at": encode_moment(now.astimezone(UTC)),
+        "started_at": encode_utc(now.astimezone(UTC)),
         "attempt": attempt,
         "first_inputs": first_inputs_of(metadata, present.inputs_hash),
-        "run_started_at": encode_moment(start_of_run(metadata) or present.started_at),
+        "run_started_at": encode_utc(start_of_run(metadata) or present.started_at),
         "former": former if keep is None else former[-keep:],
     }
     if resumes := _merge_resumes([*metadata[KEY].get("resumed", ())] if KEY in metadata else _find_resumes(results)):

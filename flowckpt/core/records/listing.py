@@ -250,6 +250,11 @@ class RunInfo(FieldEquality, ShownInNotebook):
 # Filters of runs, by their descriptions.
 
 
+def sort_key(info: RunInfo) -> tuple[datetime, str]:
+    """Return the place of a run in a list by age."""
+    return info.started_at, info.workflow_id
+
+
 def _to_statuses(value: Collection[Status | str] | None) -> frozenset[Status] | None:
     if value is None:
         return None

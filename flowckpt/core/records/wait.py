@@ -76,13 +76,13 @@ class Wait(FieldEquality):
         """Return the wait as plain JSON; `from_document` returns an equal one."""
         given = {
             "name": self.name,
-            "due_at": None if self.due_at is None else encode_moment(self.due_at),
+            "due_at": None if self.due_at is None else encode_utc(self.due_at),
             "request": self.request,
             "claims": dict(self.claims),
             "arguments": dict(self.arguments),
             "voided": self.voided,
         }
-        document: dict[str, Any] = {"kind": str(self.kind), "since": encode_moment(self.since)}
+        document: dict[str, Any] = {"kind": str(self.kind), "since": encode_utc(self.since)}
         document |= {name: value for name, value in given.items() if value}
         asked = {"type": self.data_type, "ask": self.ask}  # any value: an empty one is not None
         return {**document, **{name: value for name, value in asked.items() if value is not None}}
@@ -142,7 +142,7 @@ def _to_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def encode_moment(moment: datetime) -> str:
+def encode_utc(moment: datetime) -> str:
     """Format an aware time for records, in UTC."""
     return f"{moment.astimezone(UTC).isoformat()[:-6]}Z"
 
@@ -231,7 +231,7 @@ class Signal(FieldEquality):
             "signal_id": self.signal_id,
             "kind": str(self.kind),
             "name": self.name,
-            "sent_at": encode_moment(self.sent_at),
+            "sent_at": encode_utc(self.sent_at),
             "by": self.by,
             "path": self.path,
             "request": self.request,

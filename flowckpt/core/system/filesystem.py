@@ -25,6 +25,9 @@ FILE_MODE = 0o600
 FENCED_MODE = 0o400
 
 
+NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
+"""The errors for a file that cannot be written."""
+
 UNSOUND_FILESYSTEMS = (
     *("nfs", "cifs", "smb", "ncp", "afs", "coda", "ceph", "9p"),  # on another machine
     *("lustre", "gpfs", "gfs", "ocfs2", "beegfs", "orangefs", "pvfs2", "panfs", "acfs"),  # on many machines

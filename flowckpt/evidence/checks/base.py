@@ -23,8 +23,9 @@ import attrs
 
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.declared import is_unicode
+from flowckpt.core.system.secret import HIDDEN
 from flowckpt.errors import EvidenceCaptureError, EvidenceError, FlowckptError
-from flowckpt.evidence.claims import HIDDEN, Capture, Evidence
+from flowckpt.evidence.claims import Capture, Evidence
 from flowckpt.evidence.report import Moment, VerdictStatus
 from flowckpt.evidence.sandbox import Sandbox
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from flowckpt.core.system.secret import HIDDEN
 from flowckpt.evidence.checks.base import (
     VERIFIED,
     Check,
@@ -21,7 +22,7 @@ from flowckpt.evidence.checks.base import (
     parse_mapping,
     parse_text,
 )
-from flowckpt.evidence.claims import HIDDEN, Evidence, is_sensitive
+from flowckpt.evidence.claims import Evidence, is_sensitive
 from flowckpt.evidence.databases import database_for, postgres_url
 from flowckpt.evidence.documents import is_digest
 from flowckpt.evidence.sandbox import Sandbox

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from flowckpt.core.system.secret import HIDDEN
 from flowckpt.evidence.checks.base import (
     VERIFIED,
     AllowedHost,
@@ -30,7 +31,7 @@ from flowckpt.evidence.checks.base import (
     parse_text,
     parse_whole_number,
 )
-from flowckpt.evidence.claims import HIDDEN, Evidence, format_url, is_sensitive
+from flowckpt.evidence.claims import Evidence, format_url, is_sensitive
 from flowckpt.evidence.network import TimedConnection, find_allowed, open_connection, plain_host
 
 # Places in JSON: `data.items[0].id`, or a JSON pointer (`/data/items/0/id`, RFC 6901) if keys contain dots.

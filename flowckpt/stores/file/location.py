@@ -17,6 +17,7 @@ from flowckpt.core.system.blocking import Waiting
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.filesystem import (
     FULL,
+    NOT_ALLOWED,
     UNSOUND_FILESYSTEMS,
     FileSystem,
     PosixFileSystem,
@@ -40,7 +41,6 @@ from flowckpt.stores.leases import MANY_FILES
 from flowckpt.stores.log.sealing.protection import PLAIN, Protection, Seals
 
 T = TypeVar("T")
-_NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
 _READS = ("read", "list", "check", "open")
 _MOST_INDEX = 256 * 1024 * 1024
 """Maximum bytes read of a part of the index of results; a larger one is rebuilt from the runs."""
@@ -308,7 +308,7 @@ def storage_error(error: OSError, workflow_id: str, operation: str, path: Path) 
     """
     what = "is a symbolic link, which a store never follows" if error.errno == errno.ELOOP else str(error.strerror)
     name = f" ({error.filename})" if error.filename else ""
-    if error.errno in _NOT_ALLOWED and operation not in (*_READS, "save"):
+    if error.errno in NOT_ALLOWED and operation not in (*_READS, "save"):
         return ReadOnlyStoreError(str(path), reason=what + name, workflow_id=workflow_id, operation=operation)
     of_what = f"run {workflow_id!r}" if workflow_id else f"the runs in {path}"
     remedy = "Repair the directory or the disk; no acknowledged checkpoint is lost."

@@ -623,7 +623,8 @@ class SegmentWriter(FencedWriter):
             FencedError: a save found that this attempt is not the newest.
             CheckpointStorageError: the writer is poisoned.
         """
-        self._require_usable(self._workflow_id, self.number, "on the disk")
+        if self._fence is not None or self.is_poisoned:
+            self._refuse_write(self._workflow_id, self.number, "on the disk")
 
     def _save_error(self, error: OSError) -> CheckpointStorageError:
         return CheckpointStorageError(

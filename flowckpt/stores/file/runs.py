@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from flowckpt import stores
 from flowckpt.core.records import CheckpointData, HistoryView, Reason
+from flowckpt.core.records.listing import sort_key
 from flowckpt.core.system.blocking import SyncGroup, Waiting, run_in_place
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.filesystem import FileSystem, held_open
@@ -559,16 +560,16 @@ class FileRuns(FileReader):
 
         It is kept under the last run of this page, so that concurrent callers do not interfere.
         """
-        rest = None if before is None else self._listed.pop(_sort_key(before), None)
+        rest = None if before is None else self._listed.pop(sort_key(before), None)
         if rest is None:
-            rest = sorted(self.survey_runs().runs, key=_sort_key)
+            rest = sorted(self.survey_runs().runs, key=sort_key)
             if before is not None:
-                del rest[bisect_left(rest, _sort_key(before), key=_sort_key) :]
+                del rest[bisect_left(rest, sort_key(before), key=sort_key) :]
         start = max(0, len(rest) - limit)
         page = rest[start:][::-1]
         del rest[start:]
         if page:
-            self._listed[_sort_key(page[-1])] = rest
+            self._listed[sort_key(page[-1])] = rest
             while len(self._listed) > _LISTS:  # from a caller that stopped early
                 self._listed.pop(next(iter(self._listed)), None)
         return page
@@ -613,10 +614,6 @@ class FileRuns(FileReader):
             # With a key, a tombstone must be authenticated: any process that can write to the store can make one.
             image = read_image(self._filesystem, directory, cleared, self._make_fetch(cleared), seals=self.seals)
             return cleared if image.is_cleared else None
-
-
-def _sort_key(info: RunInfo) -> tuple[Any, str]:
-    return info.started_at, info.workflow_id
 
 
 # Pins: an empty file in the run's directory for each pinned checkpoint.

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import attrs
 
-from flowckpt.core.system.filesystem import UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem, Reserve
+from flowckpt.core.system.filesystem import NOT_ALLOWED, UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem, Reserve
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointStorageError,
@@ -265,9 +265,6 @@ def find_library_problem(version: Version | None = None) -> str:
 #
 # In all other cases the newest checkpoints could not be read, so nothing is read.
 
-
-NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
-"""The operating-system errors for a file that cannot be written."""
 
 _MODE_AT = 18
 _WAL_MODE = b"\x02"
