@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,15 +42,11 @@ def w(many: int = 3):
 """
 
 
-@pytest.fixture(params=["plain", "sealed"])
-def shell(tmp_path: Path, request):
-    (tmp_path / "p.py").write_text(PROGRAM)
+def start(tmp_path: Path, **settings: str) -> Callable[..., str]:
+    """Start the run, which fails, and return what runs commands on it."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("FLOWCKPT")}
-    env["PYTHONPATH"] = str(tmp_path)
-    if request.param == "sealed":
-        code, _, err = run_command(["store", "key", "new", "key"], cwd=tmp_path, env=env)
-        assert code == 0, err
-        env["FLOWCKPT_KEY_FILE"] = "key"
+    env |= {"PYTHONPATH": str(tmp_path), **settings}
+    (tmp_path / "p.py").write_text(PROGRAM)
 
     def run(*words: str, code: int | None = 0) -> str:
         ended, out, err = run_command([*words], cwd=tmp_path, env=env)
@@ -58,7 +55,17 @@ def shell(tmp_path: Path, request):
         return out + err
 
     run("run", "p.py", "--id", "one", code=1)
-    yield run
+    return run
+
+
+@pytest.fixture(params=["plain", "sealed"])
+def shell(tmp_path: Path, request):
+    if request.param == "plain":
+        return start(tmp_path)
+    env = {key: value for key, value in os.environ.items() if not key.startswith("FLOWCKPT")}
+    code, _, err = run_command(["store", "key", "new", "key"], cwd=tmp_path, env=env)
+    assert code == 0, err
+    return start(tmp_path, FLOWCKPT_KEY_FILE="key")
 
 
 def lines(tmp_path: Path, segment: int) -> tuple[Path, list[bytes]]:
@@ -224,18 +231,7 @@ def row_of(tmp_path: Path, statement: str, *, is_checked: bool = True) -> None:
 def elsewhere(tmp_path: Path, request):
     """A run in a database or a bucket, and what runs commands on it."""
     spec = "sqlite:r.db" if request.param == "sqlite" else f"objects+file://{tmp_path / 'bucket'}?allow_unsafe=true"
-    (tmp_path / "p.py").write_text(PROGRAM)
-    env = {key: value for key, value in os.environ.items() if not key.startswith("FLOWCKPT")}
-    env |= {"PYTHONPATH": str(tmp_path), "FLOWCKPT_STORE": spec}
-
-    def run(*words: str, code: int | None = 0) -> str:
-        ended, out, err = run_command([*words], cwd=tmp_path, env=env)
-        assert ended != 70, err
-        assert code is None or ended == code, (words, ended, out, err)
-        return out + err
-
-    run("run", "p.py", "--id", "one", code=1)
-    yield run
+    return start(tmp_path, FLOWCKPT_STORE=spec)
 
 
 def paths(said: str) -> list[str]:

@@ -15,13 +15,14 @@ from flowckpt.errors import CheckpointNotFoundError, SettingError, StoreAbilityE
 from flowckpt.stores import Ability, MemoryCheckpointStore, StoreBase, adapt, store_statistics
 from flowckpt.stores.queries import Compacted
 from flowckpt.testing.contract import NOON, RUN, checkpoint, results
+from tests.manager.five_methods import FiveMethods
 
 
-class Five:
+class Five(FiveMethods):
     """The five methods, and nothing else."""
 
     def __init__(self, inner: MemoryCheckpointStore | None = None) -> None:
-        self._inner = inner or MemoryCheckpointStore()
+        super().__init__(inner or MemoryCheckpointStore())
 
     def __repr__(self) -> str:
         return "Five()"
@@ -30,19 +31,7 @@ class Five:
         latest = await self._inner.load_latest(workflow_id)
         if latest is not None and data.attempt > latest.attempt:
             await self._inner.release(workflow_id)  # it has owners, and these five methods have none
-        await self._inner.save(workflow_id, data)
-
-    async def load(self, workflow_id, checkpoint_id):
-        return await self._inner.load(workflow_id, checkpoint_id)
-
-    async def load_latest(self, workflow_id):
-        return await self._inner.load_latest(workflow_id)
-
-    async def clear(self, workflow_id):
-        await self._inner.clear(workflow_id)
-
-    async def list_checkpoints(self, workflow_id):
-        return await self._inner.list_checkpoints(workflow_id)
+        await super().save(workflow_id, data)
 
 
 class Listing(Five):

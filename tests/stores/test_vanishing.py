@@ -139,9 +139,7 @@ def test_the_next_save_says_that_the_store_is_gone(is_looked_after, removable):
                 assert "gone" in failed.value.message or "NoSuchBucket" in failed.value.message, failed.value
 
 
-def test_a_run_ends_failed_with_a_storage_error(removable):
-    store, remove = removable
-
+def flow_with(remove):
     @workflow
     def flow():
         yield step("first").python(len, "x").checkpoint()
@@ -149,8 +147,14 @@ def test_a_run_ends_failed_with_a_storage_error(removable):
         yield step("last").python(len, "xxx").checkpoint()
         return 5
 
+    return flow
+
+
+def test_a_run_ends_failed_with_a_storage_error(removable):
+    store, remove = removable
+
     with pytest.raises(CheckpointStorageError) as failed:
-        WorkflowEngine(store).run_sync(flow, workflow_id=RUN).unwrap()
+        WorkflowEngine(store).run_sync(flow_with(remove), workflow_id=RUN).unwrap()
     assert not isinstance(failed.value, FencedError)
 
 
@@ -190,14 +194,7 @@ def test_a_database_that_loses_one_table_during_a_run_is_damaged(request, tmp_pa
 def test_a_run_that_may_goes_on_to_its_end_unsaved(removable):
     store, remove = removable
 
-    @workflow
-    def flow():
-        yield step("first").python(len, "x").checkpoint()
-        yield step("removes").python(remove).checkpoint()
-        yield step("last").python(len, "xxx").checkpoint()
-        return 5
-
-    result = WorkflowEngine(store, on_save_error="continue").run_sync(flow, workflow_id=RUN)
+    result = WorkflowEngine(store, on_save_error="continue").run_sync(flow_with(remove), workflow_id=RUN)
     assert (result.status, result.output, result.is_saved) == ("completed", 5, False)
 
 
