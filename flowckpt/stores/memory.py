@@ -25,7 +25,7 @@ from flowckpt.core.codec.checkpoints import CARRIED, decode_head, encode_head
 from flowckpt.core.codec.results import decode_result, encode_time
 from flowckpt.core.records import CheckpointData, History, HistoryView, Reason
 from flowckpt.core.records.checkpoint import verified_after
-from flowckpt.core.records.listing import sort_key
+from flowckpt.core.records.listing import make_reference, sort_key
 from flowckpt.core.system.attrs_base import lazy_define
 from flowckpt.core.system.numbers import pluralize
 from flowckpt.core.system.process import ProcessIdentity, current_process
@@ -130,7 +130,7 @@ class _Run:
             if sequence not in self.deleted:
                 head = _make_head(record)
                 size = len(dumps(head)) + sum(map(len, course.encoded[before:results]))
-                references.append(records.CheckpointRef.of_head(workflow_id, head, by_attempt, results, size, answer))
+                references.append(make_reference(workflow_id, head, by_attempt, results, size, answer))
             before = results
         return references
 

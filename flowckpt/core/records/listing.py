@@ -92,15 +92,6 @@ class CheckpointRef(FieldEquality):
     verified: bool | None = None
 
     @classmethod
-    def of_head(
-        cls, workflow_id: str, head: Mapping[str, Any], attempt: int, steps: int, size: int, verified: bool | None
-    ) -> CheckpointRef:
-        """Return the reference to a checkpoint with the given encoded head; for the other arguments, see the class."""
-        saved_at = datetime.fromisoformat(head["saved_at"])
-        place = head["checkpoint_id"], head["sequence"], attempt
-        return cls(workflow_id, *place, Reason(head["reason"]), saved_at, steps, size, verified)
-
-    @classmethod
     def of(cls, workflow_id: str, data: CheckpointData, *, size: int = 0) -> CheckpointRef:
         """Return the reference to a checkpoint.
 
@@ -120,6 +111,15 @@ class CheckpointRef(FieldEquality):
             size,
             verified_after(None, data.step_results),
         )
+
+
+def make_reference(
+    workflow_id: str, head: Mapping[str, Any], attempt: int, steps: int, size: int, verified: bool | None
+) -> CheckpointRef:
+    """Return the reference to a checkpoint with the given encoded head; for the other arguments, see the class."""
+    saved_at = datetime.fromisoformat(head["saved_at"])
+    place = head["checkpoint_id"], head["sequence"], attempt
+    return CheckpointRef(workflow_id, *place, Reason(head["reason"]), saved_at, steps, size, verified)
 
 
 @lazy_frozen(eq=False, repr=False)

@@ -24,7 +24,7 @@ from flowckpt.core.codec.results import Blobs, encode_time, make_result
 from flowckpt.core.records import CheckpointData, History, HistoryView, Reason, Status, StepResult, checkpoint
 from flowckpt.core.records.checkpoint import STATUS_OF_REASON
 from flowckpt.core.records.generation import start_of_run
-from flowckpt.core.records.listing import CheckpointRef, RunInfo, Selection
+from flowckpt.core.records.listing import CheckpointRef, RunInfo, Selection, make_reference
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.lazy import paused_collector
 from flowckpt.errors import (
@@ -180,9 +180,7 @@ class RunImage:
             answer = checkpoint.verified_after(answer, self.history.results[before:count])
             before = count
             found.append(
-                CheckpointRef.of_head(
-                    self.workflow_id, record.head, record.segment, count, len(record.line) + 1, answer
-                )
+                make_reference(self.workflow_id, record.head, record.segment, count, len(record.line) + 1, answer)
             )
         return found
 
