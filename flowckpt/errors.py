@@ -212,7 +212,8 @@ class StepFailedError(OfStep, FlowckptError):
 
     It is also an instance of the built-in exception that the step raised, or of the nearest built-in base of that:
     `except ValueError` around a `yield` works, at each replay, too. It contains only what was recorded, so a replay raises
-    the same error. For classes that are not built in, ask `failed_with(MyError)`.
+    the same error; the step's exception itself is not its `__cause__`. For classes that are not built in, ask
+    `failed_with(MyError)`, or compare `error_type`. Python prints the recorded traceback with the error.
     """
 
     error_type: str = field("the qualified name of the exception's class; builtins without a module")

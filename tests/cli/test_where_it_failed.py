@@ -13,7 +13,9 @@ from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
 from flowckpt.errors import FanOutFailedError, StepFailedError
 
 PROGRAM = """
+import os
 from flowckpt import step, workflow
+from flowckpt.errors import StepFailedError
 
 def divide(number):
     def inner(number):
@@ -46,6 +48,25 @@ def in_order():
 def nested():
     yield step("inside").workflow(in_order)
 
+class OwnError(Exception):
+    pass
+
+def refuse():
+    raise OwnError("no")
+
+def wait_for(file):
+    if not os.path.exists(file):
+        raise ValueError("not ready")
+
+@workflow
+def branches():
+    try:
+        yield step("refuse").python(refuse)
+    except StepFailedError as error:
+        seen = [type(error.__cause__).__name__, error.error_type, error.__notes__, str(error)]
+    yield step("wait").python(wait_for, "ready")
+    return seen
+
 @workflow
 def handled():
     try:
@@ -53,7 +74,7 @@ def handled():
     except ZeroDivisionError as error:
         raise RuntimeError("no result") from error
 """
-FRAMES = ['pipeline.py", line 9, in divide', 'pipeline.py", line 6, in inner', "# the line"]
+FRAMES = ['pipeline.py", line 11, in divide', 'pipeline.py", line 8, in inner', "# the line"]
 WAITING = """
 import asyncio
 from flowckpt import step, workflow
@@ -129,7 +150,16 @@ def test_the_errors_of_a_map_carry_the_first_cause_in_full():
     assert note.splitlines()[-1] == "4 more failed: 1 with KeyError, 3 with OSError"
 
 
-def test_the_exception_of_a_step_is_the_cause_and_a_replay_has_its_text():
+def test_a_workflow_sees_the_same_failure_in_a_resume_as_in_an_uninterrupted_run(program):
+    program("run", "pipeline.py:branches", "--id", "resumed").expect(1)
+    (program.directory / "ready").touch()
+    resumed = program("resume", "resumed", "--json").expect(0).document
+    whole = program("run", "pipeline.py:branches", "--json").expect(0).document
+    assert resumed["steps"]["restored"] == 1 and resumed["output"] == whole["output"]
+    assert whole["output"][:2] == ["NoneType", "pipeline.OwnError"] and "in refuse" in whole["output"][2][0]
+
+
+def test_the_error_of_a_step_has_the_text_of_its_exception_and_not_the_exception():
     seen = []
 
     @workflow
@@ -144,9 +174,10 @@ def test_the_exception_of_a_step_is_the_cause_and_a_replay_has_its_text():
     WorkflowEngine(store).run_sync(catches, workflow_id="r")
     WorkflowEngine(store).resume_sync(catches, workflow_id="r")
     first, replayed = seen
-    assert isinstance(first.__cause__, ValueError) and replayed.__cause__ is None
     assert first == replayed
+    assert first.__notes__ == replayed.__notes__
     for error in seen:
+        assert error.__cause__ is error.__context__ is None
         text = "".join(traceback.format_exception(error))
         assert text.count("in fail\n") == 1, text
         assert "ValueError: number 0" in text

@@ -49,7 +49,6 @@ from flowckpt.engine.values.superseded import marks_of
 from flowckpt.errors import DecodingError, FlowckptError, StepFailedError
 from flowckpt.execution.claims import CommittedClaims, is_open
 from flowckpt.execution.current_step import StepCall
-from flowckpt.execution.errors import RemoteError, user_traceback
 from flowckpt.execution.runner import Outcome, output_annotation, restore_value
 
 if TYPE_CHECKING:
@@ -380,9 +379,7 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
     saved = None if saving is None else await saving
     if emit is not None:
         await emit_end(run, call, end, saved)
-    return (
-        (end.outcome.value, None) if end.failure is None else (None, _make_failure(run, path, end.failure, end.outcome))
-    )
+    return (end.outcome.value, None) if end.failure is None else (None, _make_failure(run, path, end.failure))
 
 
 async def _prepare_and_try(run: RunContext, call: StepCall) -> tuple[StepCall, StepEnd | StepResult]:
@@ -442,19 +439,10 @@ def _drop_empty(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 
-def _make_failure(run: RunContext, path: str, recorded: StepError, outcome: Outcome) -> StepFailedError:
-    """Return the error to raise at the `yield`, with the step's exception as its cause unless secrets forbid that.
-
-    The error of a fan-out's member keeps no exception: the frames of a thousand members would keep their values alive.
-    """
+def _make_failure(run: RunContext, path: str, recorded: StepError) -> StepFailedError:
+    """Return the error to raise at the `yield`, as every replay raises it: without the step's exception as its cause."""
     failure = step_failure(path, recorded)
     _log.info("run %s: step %s failed with %s\n%s", run.workflow_id, path, recorded.type, failure.trace)
-    error = outcome.error
-    if error is None or isinstance(error, RemoteError | FlowckptError):
-        return failure
-    if not run.waits.fan_outs and not run.judge.secrets.is_any:
-        failure.__cause__ = error.with_traceback(user_traceback(error))
-        failure.__notes__ = []  # the cause already shows them
     return failure
 
 
