@@ -30,9 +30,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowckpt.core import codec
-from flowckpt.core.identity.call import UNKNOWN, argument_differences, digest_arguments, format_arguments
-from flowckpt.core.identity.call import _Tree as Tree
+from flowckpt.core.identity.call import argument_differences, digest_arguments, format_arguments
 from flowckpt.core.identity.inputs_hash import canonical
+from flowckpt.core.identity.values import UNKNOWN, ValueTree
 from tests.stable_ids import stable
 
 
@@ -258,7 +258,7 @@ def test_digests_are_equal_just_where_the_values_and_their_types_are(one, two):
 @given(closed)
 @settings(max_examples=200, deadline=None)
 def test_the_tree_of_a_value_that_the_codec_knows_is_the_codecs(value):
-    assert canonical(Tree().of(value, 0)) == canonical(codec.encode(value))
+    assert canonical(ValueTree().of(value, 0)) == canonical(codec.encode(value))
 
 
 def test_the_digests_are_fixed_and_the_same_in_every_process():
@@ -340,7 +340,7 @@ def bomb():
     ],
 )  # fmt: skip
 def test_what_cannot_be_compared_is_a_question_mark_and_never_an_error(make, monkeypatch):
-    monkeypatch.setattr("flowckpt.core.identity.call.MAX_ITEMS", 1 << 17)  # two million take seconds
+    monkeypatch.setattr("flowckpt.core.identity.values.MAX_ITEMS", 1 << 17)  # two million take seconds
     started, value = time.monotonic(), make()
     assert kept(value) == UNKNOWN
     assert time.monotonic() - started < 30
@@ -382,7 +382,9 @@ def test_text_never_stands_in_a_record(secret):
 
 def test_a_str_is_digested_behind_a_quote_and_bytes_behind_a_letter():
     """So a long one costs little more than its SHA-256, and neither can be the canonical form of anything else."""
-    assert all(canonical(Tree().of(value, 0))[:1] not in b'"b' for value in UNLIKE if type(value) not in (str, bytes))
+    assert all(
+        canonical(ValueTree().of(value, 0))[:1] not in b'"b' for value in UNLIKE if type(value) not in (str, bytes)
+    )
 
 
 # --- for people ------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flowckpt.core.identity.call import STATE, UNKNOWN, digest_argument
+from flowckpt.core.identity.values import STATE, UNKNOWN, digest_value
 
 
 class Text(str): ...
@@ -127,7 +127,7 @@ VALUES = {
 
 def digest(name: str, which: int) -> Any:
     make, *arguments = VALUES[name]
-    return digest_argument(make(arguments[which]))
+    return digest_value(make(arguments[which]))
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -165,5 +165,5 @@ def test_only_objects_that_compare_by_identity_and_code_count_as_state():
     ids=["large array", "object with large bytes", "object with many items"],
 )
 def test_what_would_take_long_to_read_at_each_call_is_not_compared(make, monkeypatch):
-    monkeypatch.setattr("flowckpt.core.identity.call.MAX_ITEMS", 1 << 20)
-    assert digest_argument(make()) == UNKNOWN
+    monkeypatch.setattr("flowckpt.core.identity.values.MAX_ITEMS", 1 << 20)
+    assert digest_value(make()) == UNKNOWN

@@ -14,8 +14,8 @@ import pytest
 from tests import shape
 
 BOUNDS = {  # the figure today; behind it the target
-    "modules": 315,
-    "modules, those of later features left out": 278,  # 285
+    "modules": 316,
+    "modules, those of later features left out": 279,  # 285
     "lines, comments and blanks left out": 76_030,
     "code lines, docstrings left out too": 59_850,  # 38,000 for what there was when the target was set
     "median module": 259,  # rises when small modules are merged; 100 to 400 is natural

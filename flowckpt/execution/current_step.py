@@ -20,7 +20,8 @@ from flowckpt.core.dsl import Step
 from flowckpt.core.dsl.checks import check_published_name
 from flowckpt.core.dsl.modifiers import PLAIN, Modifiers
 from flowckpt.core.dsl.step import Action
-from flowckpt.core.identity.call import CallIdentity, without_state
+from flowckpt.core.identity.call import CallIdentity
+from flowckpt.core.identity.values import without_state
 from flowckpt.core.system.attrs_base import lazy_frozen
 from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.errors import EncodingError, FlowckptError, InputError

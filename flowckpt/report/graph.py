@@ -15,7 +15,7 @@ import attrs
 
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.dsl.composites import FanOutAction, MapAction, WorkflowAction
-from flowckpt.core.identity.call import UNKNOWN, digest_argument
+from flowckpt.core.identity.values import UNKNOWN, digest_value
 from flowckpt.core.records import StepResult
 from flowckpt.core.records.result import COMPOSITES
 from flowckpt.core.replay import Answer, Command, Crash, Enter, Execute, Finish, Replay, Restore, drive, expand
@@ -212,10 +212,10 @@ def _recorded_forms(output: Any) -> Iterator[Any]:
         values = [*islice(output, _MOST_ITEMS)]
     elif isinstance(output, dict):
         values = [*islice(output.values(), _MOST_ITEMS)]
-    items = [*map(digest_argument, values)]
+    items = [*map(digest_value, values)]
     if len(items) > 1:
         yield tuple(items)
-    for value, form in ((output, digest_argument(output)), *zip(values, items, strict=True)):
+    for value, form in ((output, digest_value(output)), *zip(values, items, strict=True)):
         is_specific = value not in ([], (), {}, "", b"") and not (
             isinstance(value, str) and len(value) < _SHORTEST_TEXT
         )

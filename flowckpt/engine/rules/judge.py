@@ -19,8 +19,6 @@ from flowckpt.core.dsl import Step
 from flowckpt.core.dsl.modifiers import list_declared_files
 from flowckpt.core.dsl.step import Action, PythonAction
 from flowckpt.core.identity.call import (
-    NONE,
-    UNKNOWN,
     CallIdentity,
     FunctionInfo,
     argument_differences,
@@ -29,10 +27,10 @@ from flowckpt.core.identity.call import (
     format_arguments,
     function_info,
     identify,
-    is_state,
 )
 from flowckpt.core.identity.fingerprint import code_of
 from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.core.identity.values import NONE, UNKNOWN, is_state
 from flowckpt.core.records import PartialState, StepResult
 from flowckpt.engine.rules import in_doubt as in_doubts
 from flowckpt.engine.rules.paths import is_within, make_handled_search

@@ -26,8 +26,9 @@ from flowckpt.core import codec
 from flowckpt.core.codec.blob import plain_tree
 from flowckpt.core.codec.results import encode_time
 from flowckpt.core.dsl import Step
-from flowckpt.core.identity.call import UNKNOWN, CallIdentity, identify
+from flowckpt.core.identity.call import CallIdentity, identify
 from flowckpt.core.identity.secrets import KnownSecrets, refuse_secrets
+from flowckpt.core.identity.values import UNKNOWN
 from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.core.records.listing import IMPORTED, RunInfo
 from flowckpt.core.system.clock import Clock

@@ -13,7 +13,7 @@ import attrs
 from flowckpt.core import codec
 from flowckpt.core.codec import fitting
 from flowckpt.core.codec.fitting import parse_description
-from flowckpt.core.identity.call import digest_argument
+from flowckpt.core.identity.values import digest_value
 from flowckpt.core.records import CheckpointData, Status, generation
 from flowckpt.core.records.listing import MANAGED, RunInfo
 from flowckpt.core.records.wait import TAKEN, Signal, Wait, WaitKind, birth_of, open_waits, sent_to
@@ -275,7 +275,7 @@ async def _warn_of_name(store: StoreBase, info: RunInfo, name: str) -> None:
     names = sorted({wait.name for wait in info.waits if wait.kind is WaitKind.SIGNAL})
     if not names or name in names:
         return
-    digest = digest_argument(name)
+    digest = digest_value(name)
     latest = await store.load_latest(info.workflow_id)
     results = () if latest is None else latest.step_results
     if not any(each.step_type == "wait" and each.arguments.get("signal") == digest for each in results):

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from flowckpt.core.identity.call import without_state
+from flowckpt.core.identity.values import without_state
 from flowckpt.core.records.wait import Wait, WaitKind
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.in_doubt import Resolution

@@ -1,0 +1,361 @@
+"""The recorded form of a value that identifies a call: an argument, or what the called function holds.
+
+It allows a later comparison, but contains no text. A number, a bool or None stands directly; anything else is a digest
+of 128 bits; `"?"` is a value that cannot be compared (a connection, a lock). Text is always digested, so it is never
+mistaken for a digest, and a password is never recorded.
+
+The digest covers `inputs_hash.canonical` of the value's tree. A plain str or bytes may be long, and is digested
+directly after a `"` or a `b`, with which the canonical form of no other value starts.
+
+All secrets count as equal, and known secret values are removed from everything before it is digested: a short secret
+could be guessed from its digest.
+
+The tree is that of the codec. An object outside the codec's types is `{"$object": [class, fields]}`, which is never
+read back, so it needs no annotation. The class is named without its module, because moved code is the same code; the
+fields are those that the class compares by, and those of any other class are what pickle would save.
+
+An object that compares by identity (a client, a model) may hold more than its results depend on, such as the time of
+its start. Its state and class count like code, and so does a function: the user decides what a change means. Their
+digest begins with `~`. A state that the call itself changes tells nothing, and is recorded as `"?"`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+import enum
+import functools
+import math
+from base64 import urlsafe_b64encode
+from collections import OrderedDict, deque
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
+from hashlib import sha256
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
+from typing import Any
+
+import attrs
+
+from flowckpt.core.codec import Json, tags
+from flowckpt.core.codec import encode as encode_leaf
+from flowckpt.core.codec.annotations import is_named_tuple, is_pydantic
+from flowckpt.core.dsl.checks import unyielded_argument_error
+from flowckpt.core.dsl.step import Step
+from flowckpt.core.identity import classes
+from flowckpt.core.identity.fingerprint import step_fingerprint
+from flowckpt.core.identity.inputs_hash import canonical
+from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.core.system import external
+from flowckpt.core.system.secret import MARK, Secret
+from flowckpt.errors import EncodingError, StepNotYieldedError
+
+UNKNOWN = "?"
+"""Stands for a value that cannot be compared."""
+
+STATE = "~"
+"""The first character of the digest of a value that contains code, or the state of an object that compares by identity."""
+
+MAX_DEPTH = 100
+MAX_ITEMS = 1 << 21
+"""How many items a value may have: even a short value can contain itself many times. 64 bytes of an array are one."""
+MAX_STATE_ITEMS = 1 << 14
+"""How many items the state of an object that compares by identity may have: it is read at each call."""
+
+LARGEST = 1 << 63
+_CONTENTS = (int, float, str, bytes, list, dict, tuple, set, frozenset)
+
+NONE = KnownSecrets()
+"""The secrets of a call outside a run: only values wrapped as `Secret` are secret."""
+
+tags.use_program_classes(classes)
+
+
+def digest_value(value: Any, secrets: KnownSecrets = NONE) -> Json:
+    """Return the recorded form of a value. It never raises, except for a step that was not yielded.
+
+    Args:
+        value: the value.
+        secrets: the secrets of the run; secrets in the value are added.
+
+    Raises:
+        StepNotYieldedError: the value is a step, or contains one.
+    """
+    kind = type(value)
+    if secrets.is_any and (kind is int or kind is float) and secrets.is_number(value):
+        value = Secret(value)
+        kind = Secret
+    if kind is int:
+        if -LARGEST <= value < LARGEST:
+            return value
+    elif value is None or kind is bool or (kind is float and math.isfinite(value)):
+        return value
+    is_state = False
+    try:
+        if kind is str:
+            value = secrets.redact(value) if secrets.is_any else value
+            digest = sha256(b'"')
+            digest.update(value.encode("utf-8", "surrogatepass"))
+        elif kind is bytes and not secrets.is_any:
+            digest = sha256(b"b")
+            digest.update(value)
+        elif kind is bytes:
+            digest = sha256(b"b")
+            digest.update(secrets.redact(value.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape"))
+        else:
+            walk = ValueTree(secrets)
+            tree = walk.of(value)
+            digest = sha256(canonical(secrets.redact_tree(tree) if secrets.is_any else tree))
+            is_state = walk.is_state
+    except StepNotYieldedError:
+        raise
+    except Exception:  # the value's own code failed; the step must still run
+        return UNKNOWN
+    return f"{STATE * is_state}{urlsafe_b64encode(digest.digest()[:16])[:22].decode()}"
+
+
+class IncomparableError(Exception):
+    """A value has too little information to be compared."""
+
+
+class ValueTree:
+    """Builds the tree of one value: like `codec.encode`, but with objects as their fields.
+
+    Args:
+        secrets: the secrets of the run; secrets in the value are added.
+        opens_objects: whether objects outside the codec's types are followed, and not refused.
+
+    Attributes:
+        is_state: whether the value has the state of an object that compares by identity.
+    """
+
+    def __init__(self, secrets: KnownSecrets = NONE, *, opens_objects: bool = True) -> None:
+        self.is_state = False
+        self._opens_objects = opens_objects
+        self._left = MAX_ITEMS
+        self._open: dict[int, int] = {}
+        self._secrets = secrets
+
+    def of(self, value: Any, depth: int = 0) -> Json:  # noqa: PLR0911 - one return for each kind of value
+        """Return the tree of a value.
+
+        Args:
+            value: the value.
+            depth: how deep in the whole value it lies.
+
+        Raises:
+            IncomparableError: the value has too much or too little information.
+            EncodingError: it contains an object, and objects are not opened.
+            StepNotYieldedError: it contains a step.
+        """
+        kind = type(value)
+        if kind is bool or value is None or (kind is int and -LARGEST <= value < LARGEST):
+            return value
+        if kind is str and value.isascii():
+            return value
+        if kind is list or kind is tuple or kind is set or kind is frozenset:
+            items = self._all(value, depth)
+            if kind is list:
+                return items
+            return {f"${kind.__name__}": items if kind is tuple else sorted(items, key=canonical)}
+        if kind is dict:
+            keys = self._all(value, depth)
+            values = self._all(value.values(), depth)
+            if all(type(key) is str and key[:1] != "$" for key in keys):
+                return dict(zip(keys, values, strict=True))
+            return {"$dict": [list(pair) for pair in zip(keys, values, strict=True)]}
+        if kind is Secret:
+            if not value.is_absent and self._secrets is not NONE:
+                self._secrets.learn(value)
+            return dict(MARK)
+        if kind is Step:
+            if self._open:  # an object may keep steps for later
+                raise IncomparableError
+            raise unyielded_argument_error("", value)
+        if kind is bytes and self._open:  # of an array, for example
+            self._spend(len(value) >> 6)
+            return {"$bytes": sha256(value).hexdigest()}
+        if self._opens_objects and isinstance(value, _CODE):
+            code = "" if isinstance(value, ModuleType) else step_fingerprint(value)
+            self.is_state = self.is_state or bool(code)
+            name = getattr(value, "__qualname__", value.__name__)
+            return {"$object": [kind.__name__, name, code, *self._all([held_values(value)], depth)]}
+        fields = _fields(value, kind)
+        if fields is not None:
+            self.is_state = self.is_state or _compares_by_identity(kind)
+            return {"$object": [kind.__qualname__, {name: self._all([item], depth)[0] for name, item in fields}]}
+        try:
+            return encode_leaf(value)
+        except EncodingError:
+            if not self._opens_objects:
+                raise
+            return self._of_object(value, kind, depth)
+
+    def _of_object(self, value: Any, kind: type, depth: int) -> Json:
+        """Return the tree of an object of any other type, from what pickle would save: how to make it, its state, its items."""
+        if (place := self._open.get(id(value))) is not None:  # a child that refers to its parent
+            return {"$object": ["", len(self._open) - place]}
+        if (
+            hasattr(kind, "__next__") or getattr(value, "nbytes", 0) >> 6 > self._left
+        ):  # a step would exhaust an iterator
+            raise IncomparableError
+        self._open[id(value)] = len(self._open)
+        try:
+            return {"$object": [kind.__qualname__, *self._all(self._saved_parts(value, kind), depth)]}
+        finally:
+            del self._open[id(value)]
+
+    def _saved_parts(self, value: Any, kind: type) -> Sequence[Any]:
+        if isinstance(value, KeysView | ValuesView | ItemsView):
+            return [*value]
+        reduce = copyreg.dispatch_table.get(kind)
+        saved: Any = reduce(value) if reduce else value.__reduce_ex__(4)
+        if type(saved) is str:  # the name of the only object of its kind
+            return [saved]
+        _, args, *rest = saved
+        state, items, pairs = (*rest, None, None, None)[:3]
+        code = ""
+        if state and _compares_by_identity(kind) and len(self._open) == 1:
+            self.is_state, self._left = True, min(self._left, MAX_STATE_ITEMS)
+            code = step_fingerprint(kind)
+        args = [each for each in args if each is not kind]
+        if isinstance(value, set | frozenset):  # their order differs in each process
+            args = [frozenset(each) if type(each) is list else each for each in args]
+        pairs = [*map(list, pairs or ())] if issubclass(kind, OrderedDict) else dict(pairs or ())
+        return [code, args, state, [*(items or ())], pairs]
+
+    def _spend(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise IncomparableError
+
+    def _all(self, values: Iterable[Any], depth: int) -> list[Json]:
+        if depth >= MAX_DEPTH:
+            raise IncomparableError
+        made = [self.of(value, depth + 1) for value in values]
+        self._spend(len(made))
+        return made
+
+
+def _compares_by_identity(kind: Any) -> bool:
+    return kind.__eq__ is object.__eq__ and not issubclass(kind, enum.Enum)
+
+
+def _fields(value: Any, kind: type) -> Iterator[tuple[str, Any]] | None:
+    """Return the fields by which an object is compared; None if it is not compared by fields."""
+    if issubclass(kind, enum.Enum):
+        return iter([("name", value.name), ("value", value.value)])
+    if is_named_tuple(kind):
+        return zip(kind._fields, tuple.__iter__(value), strict=True)  # type: ignore[attr-defined]
+    if is_pydantic(kind):
+        names = [*kind.model_fields]  # type: ignore[attr-defined]
+        extra = value.__pydantic_extra__ or {}
+        return iter([*((name, value.__dict__[name]) for name in names), *((f"**{n}", extra[n]) for n in extra)])
+    if attrs.has(kind):
+        names = [field.name for field in attrs.fields(kind)]
+        compared = [field.name for field in attrs.fields(kind) if field.eq]
+        is_own = "__attrs_attrs__" in vars(kind)
+    elif external.dataclasses.is_dataclass(kind):
+        names = [field.name for field in external.dataclasses.fields(kind)]
+        compared = [field.name for field in external.dataclasses.fields(kind) if field.compare]
+        is_own = "__dataclass_fields__" in vars(kind)
+    else:
+        return None
+    if isinstance(value, _CONTENTS) or not (is_own or getattr(value, "__dict__", {}).keys() <= {*names}):
+        return None  # a plain subclass, or a subclass of list: it contains more than its fields
+    return ((name, getattr(value, name)) for name in compared)
+
+
+# --- what a function holds ---------------------------------------------------------------------------------------------
+
+_CODE = (FunctionType, MethodType, type, ModuleType)
+_CONTAINERS = (list, dict, set, bytearray, deque)
+_READ_ONLY = {*dir(tuple), *dir(frozenset), *dir(bytes), *dir(MappingProxyType)}
+"""The methods of containers that change nothing: those that their immutable counterparts have, too."""
+
+
+def held_values(function: Any) -> Mapping[str, Any]:
+    """Return what a function holds besides its code: its object, or the variables of its closure; usually nothing."""
+    held: dict[str, Any] = {}
+    with contextlib.suppress(Exception):  # the object's own code failed
+        while type(function) is not FunctionType:
+            if issubclass(type(function), functools.partial):
+                function = function.func
+            elif type(function) is MethodType:
+                held[_name_of_self(function.__func__)] = function.__self__
+                function = function.__func__
+            elif not isinstance(function, type) and hasattr(function, "__wrapped__"):  # such as `lru_cache`
+                function = function.__wrapped__
+            else:
+                held["self"] = getattr(function, "__self__", function)
+                break
+        for name, cell in zip(*_closure(function), strict=True):
+            with contextlib.suppress(ValueError):  # not filled yet
+                held[free_name(name, held)] = cell.cell_contents
+        return {name: value for name, value in held.items() if not _is_only_code(value)}
+    return {}
+
+
+def _name_of_self(function: Any) -> str:
+    code = getattr(function, "__code__", None)
+    return str(code.co_varnames[0]) if code is not None and code.co_argcount else "self"
+
+
+def _closure(function: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    if type(function) is not FunctionType:
+        return (), ()
+    return function.__code__.co_freevars, function.__closure__ or ()
+
+
+def _is_only_code(value: Any) -> bool:
+    """Return whether a value is part of the code's fingerprint, or always the same."""
+    if type(value) is FunctionType:
+        return not held_values(value)
+    if type(value) is BuiltinFunctionType:
+        return _is_only_code(value.__self__)
+    return isinstance(value, type | ModuleType) or not _has_content(value)
+
+
+def _has_content(value: Any) -> bool:
+    """Return whether an object has anything that distinguishes it from others of its class."""
+    kind: Any = type(value)
+    is_plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
+    return not is_plain or isinstance(value, _CONTENTS) or value.__getstate__() is not None
+
+
+def digest_held(function: Any, value: Any, secrets: KnownSecrets) -> Json:
+    """Return the recorded form of a value that a function holds; see `held_values`.
+
+    Args:
+        function: the function.
+        value: the value.
+        secrets: the secrets of the run; secrets in the value are added.
+    """
+    if type(value) is Step or changes_container(function):
+        return UNKNOWN
+    form = digest_value(value, secrets)
+    return form if form == UNKNOWN or is_state(form) else f"{STATE}{form}"
+
+
+def is_state(form: Json) -> bool:
+    """Return whether an argument in recorded form counts like code: a state, or a value that the function holds."""
+    return type(form) is str and form[:1] == STATE
+
+
+def without_state(arguments: Mapping[str, Json]) -> dict[str, Json]:
+    """Return recorded arguments for a key that must be the same in each try and process: state counts as unknown."""
+    return {name: UNKNOWN if is_state(form) else form for name, form in arguments.items()}
+
+
+def changes_container(function: Any) -> bool:
+    """Return whether a function is a method such as `list.append`, called for its effect on its object."""
+    return (
+        type(function) is BuiltinFunctionType
+        and isinstance(function.__self__, _CONTAINERS)
+        and function.__name__ not in _READ_ONLY
+    )
+
+
+def free_name(name: str, named: Mapping[str, Any]) -> str:
+    """Return a name, with asterisks before it if the mapping already has it."""
+    while name in named:
+        name = f"**{name}"
+    return name
