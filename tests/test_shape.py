@@ -16,7 +16,7 @@ from tests import shape
 BOUNDS = {  # the figure today; behind it the target
     "modules": 316,
     "modules, those of later features left out": 279,  # 285
-    "lines, comments and blanks left out": 76_030,
+    "lines, comments and blanks left out": 76_070,
     "code lines, docstrings left out too": 59_850,  # 38,000 for what there was when the target was set
     "median module": 259,  # rises when small modules are merged; 100 to 400 is natural
     "largest module": 870,  # 900

@@ -24,6 +24,7 @@ from flowckpt.core.dsl.step import Action, PythonAction, function_name
 from flowckpt.core.identity.fingerprint import step_fingerprint
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.identity.values import (
+    CONTAINERS,
     NONE,
     STATE,
     UNKNOWN,
@@ -385,8 +386,9 @@ def identify(action: Action, secrets: KnownSecrets = NONE, version: str | None =
 def forget_changed_state(action: Action, before: CallIdentity, secrets: KnownSecrets) -> tuple[CallIdentity, list[str]]:
     """Return the identity of a call that has ended, without the values that it has changed, and their names.
 
-    Such a value differs at each call, so its state before the call tells nothing about the result. Arguments that are
-    copied for a step cannot change.
+    Such a value differs at each call, so its state before the call tells nothing about the result. The same holds for a
+    list, dictionary or set that the function holds: other steps share it, and usually collect something in it. Arguments
+    that are copied for a step cannot change.
 
     Args:
         action: the action.
@@ -399,9 +401,13 @@ def forget_changed_state(action: Action, before: CallIdentity, secrets: KnownSec
     changed = [name for name, form in before.arguments.items() if is_state(form) and now.get(name) != form]
     if changes_container(action.function):
         changed.append("self")
-    if not changed:
+    unknown = [
+        *changed,
+        *(name for name, value in held_values(action.function).items() if isinstance(value, CONTAINERS)),
+    ]
+    if not unknown:
         return before, []
-    return attrs.evolve(before, arguments={**before.arguments, **dict.fromkeys(changed, UNKNOWN)}), changed
+    return attrs.evolve(before, arguments={**before.arguments, **dict.fromkeys(unknown, UNKNOWN)}), changed
 
 
 def _arguments(action: Action, secrets: KnownSecrets) -> dict[str, Any]:

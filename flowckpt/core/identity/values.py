@@ -267,7 +267,8 @@ def _fields(value: Any, kind: type) -> Iterator[tuple[str, Any]] | None:
 # --- what a function holds ---------------------------------------------------------------------------------------------
 
 _CODE = (FunctionType, MethodType, type, ModuleType)
-_CONTAINERS = (list, dict, set, bytearray, deque)
+CONTAINERS = (list, dict, set, bytearray, deque)
+"""The containers that can be changed in place."""
 _READ_ONLY = {*dir(tuple), *dir(frozenset), *dir(bytes), *dir(MappingProxyType)}
 """The methods of containers that change nothing: those that their immutable counterparts have, too."""
 
@@ -349,7 +350,7 @@ def changes_container(function: Any) -> bool:
     """Return whether a function is a method such as `list.append`, called for its effect on its object."""
     return (
         type(function) is BuiltinFunctionType
-        and isinstance(function.__self__, _CONTAINERS)
+        and isinstance(function.__self__, CONTAINERS)
         and function.__name__ not in _READ_ONLY
     )
 
