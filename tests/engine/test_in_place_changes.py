@@ -291,3 +291,58 @@ def flow():
     (tmp_path / "flow.py").write_text(text.replace(*edit))
     assert "key: its state, or code that it uses, has changed" in call("resume", "one", code=10)[1]
     assert output(call("resume", "one", "--on-code-change", "rerun")[0]) == "[1, 2, 3]"
+
+
+def test_a_step_may_be_added_to_a_workflow_that_passes_nested_functions(tmp_path, call):
+    text = """
+from flowckpt import step, workflow
+
+WEIGHT = 1
+
+
+@workflow
+def flow():
+    def down(row):
+        return weigh(row, -1)
+
+    def weigh(row, sign):
+        return sign * row * WEIGHT
+
+    rows = yield step("sort").python(sorted, [1, 3, 2], key=lambda row: -row).checkpoint()
+    rows = yield step("again").python(sorted, rows, key=down).checkpoint()
+    # more
+    return rows
+"""
+    program = tmp_path / "flow.py"
+    program.write_text(text)
+    assert output(call("run", "flow.py", "--id", "one")[0]) == "[3, 2, 1]"
+    program.write_text(text.replace("# more", 'yield step("more").python(len, rows)'))
+    assert "1 executed, 2 restored" in call("resume", "one")[0]
+    for name, before, after in (
+        ("sort", "lambda row: -row", "lambda row: -2 * row"),
+        ("again", "sign * row", "sign * 2 * row"),
+        ("again", "WEIGHT = 1", "WEIGHT = 2"),
+    ):
+        program.write_text(text.replace(before, after))
+        trouble = call("resume", "one", code=10)[1]
+        assert f"step '{name}'" in trouble and "key: its state, or code that it uses" in trouble
+
+
+def test_a_nested_function_that_calls_itself_holds_only_what_it_holds(tmp_path, call):
+    text = """
+from flowckpt import step, workflow
+
+
+@workflow
+def flow():
+    rate = 3
+
+    def power(count):
+        return rate * power(count - 1) if count else 1
+
+    yield step("power").python(power, 2).checkpoint()
+    return (yield step("map").python(list, [*map(power, [1, 2])]).checkpoint())
+"""
+    (tmp_path / "flow.py").write_text(text)
+    assert output(call("run", "flow.py", "--id", "one")[0]) == "[3, 9]"
+    assert "0 executed, 2 restored" in call("resume", "one")[0]

@@ -35,11 +35,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import attrs
 
+from flowckpt.core.identity.tree_text import BARE, format_tree
 from flowckpt.core.system.functions import (
     PROCESS_NAME,
     cached_per_function,
@@ -60,13 +61,7 @@ _CALLABLES = {*_FUNCTIONS, ast.Lambda}
 _PLACES = {ast.Attribute, ast.Subscript}
 _PATTERNS = {ast.ExceptHandler, ast.MatchAs, ast.MatchStar}
 _IMPORTS = {ast.Import, ast.ImportFrom}
-_BARE = {
-    cls: f"{cls.__name__}()"
-    for cls in map(ast.__dict__.get, dir(ast))
-    if isinstance(cls, type) and issubclass(cls, ast.AST) and not cls._fields
-}
-"""The text of nodes without fields: contexts, operators, `pass`."""
-_WITHOUT_NAMES = {*_BARE, ast.Constant, type(None), str, int}
+_WITHOUT_NAMES = {*BARE, ast.Constant, type(None), str, int}
 _MOST_MODULES = 4096
 
 _MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
@@ -131,9 +126,30 @@ def code_of(function: Callable[..., Any]) -> Code:
         return Code()
 
 
+_ARGUMENTS: dict[CodeType, str] = {}
+
+
+def argument_fingerprint(function: Callable[..., Any]) -> str:
+    """Return the fingerprint of a function or class that is passed as an argument; empty if its source is not available.
+
+    Unlike for a step's function, the definition around a nested function does not count: it is usually the workflow, to
+    which anybody may add steps.
+
+    Args:
+        function: a function, method or class.
+    """
+    if not isinstance(function, FunctionType) or "<locals>" not in function.__qualname__:
+        return step_fingerprint(function)
+    code = function.__code__  # the function itself is a new object at each call of the outer one
+    if (known := _ARGUMENTS.get(code)) is None:
+        known = _ARGUMENTS[code] = _compute_code(function, is_argument=True).fingerprint
+    return known
+
+
 def refresh() -> None:
     """Read sources again if they have changed, as in notebooks; called once for each start."""
     _REACHED.clear()
+    _ARGUMENTS.clear()
     reloaded, changed = find_reloaded(), find_changed()
     for file in reloaded:
         _SOURCES.pop(file, None)
@@ -143,11 +159,19 @@ def refresh() -> None:
         forget_functions()
 
 
-def _compute_code(*functions: Any) -> Code:
+def _compute_code(*functions: Any, is_argument: bool = False) -> Code:
     walk = _Walk()
     try:
         for part in _parts(*functions):
-            walk.enter(*_locate(part))
+            source, names = _locate(part)
+            if (
+                is_argument
+                and source is not None
+                and "<locals>" in part.__qualname__
+                and isinstance(part, FunctionType)
+            ):
+                names = (source.note_nested(part.__code__.co_firstlineno, part.__code__.co_name),)
+            walk.enter(source, names)
         texts = walk.texts()
     except Exception:  # not the source that was imported: a syntax error, a tree too deep
         return Code()
@@ -202,9 +226,9 @@ class _Walk:
             self._waiting += reversed(found)
         by_name: dict[str, list[str]] = {}
         for (_, name), text in self._reached.items():
-            by_name.setdefault(name, []).append(text)
+            by_name.setdefault(_without_line(name), []).append(text)
         listed = [f"{name}: {text}" for name in sorted(by_name) for text in by_name[name]]
-        return [*(",".join(names) for _, names in entered), *listed] if listed else []
+        return [*(",".join(map(_without_line, names)) for _, names in entered), *listed] if listed else []
 
     def _resolve(self, source: Source, head: str, rest: list[str]) -> list[tuple[Source, str]]:
         """Return the definitions that a name and its attributes refer to in a module."""
@@ -260,6 +284,11 @@ class _Walk:
         for name in sorted(source.imports):
             found += self._resolve(source, name, [])
         return found
+
+
+def _without_line(name: str) -> str:
+    """Return the name of a definition without the line of a nested function; see `Source.note_nested`."""
+    return name.partition(" ")[0]
 
 
 # --- what a callable consists of -------------------------------------------------------------------------------------
@@ -477,7 +506,7 @@ class Source:
     file: str
     scope: dict[str, Any]
     spec: object
-    definitions: Mapping[str, list[tuple[ast.AST, ...]]]
+    definitions: dict[str, list[tuple[ast.AST, ...]]]
     imports: Mapping[str, list[Import]] = attrs.field(factory=dict)
     stars: tuple[str, ...] = ()
     is_imported: bool = True
@@ -500,16 +529,25 @@ class Source:
         for top, definitions in self.definitions.items():
             for *_, statement in definitions:
                 if _first_line(statement) <= line <= statement.end_lineno and any(  # type: ignore[attr-defined]
-                    isinstance(node, (*_FUNCTIONS, ast.Lambda))
-                    and getattr(node, "name", "<lambda>") == name
-                    and _first_line(node) == line
-                    for node in ast.walk(statement)
+                    _is_function_at(node, line, name) for node in ast.walk(statement)
                 ):
                     found[top] = None
         if not found:
             raise LookupError(f"no {name} at line {line}: the file is not what was imported")
         self._found[line, name] = names = tuple(found)
         return names
+
+    def note_nested(self, line: int, name: str) -> str:
+        """Return a name for a nested function, by its first line, under which `read_definition` finds it.
+
+        Several lambdas of one line count together.
+        """
+        key = f"{name} {line}"
+        if key not in self.definitions:
+            tops = {id(each[-1]): each[-1] for top in self.names_at(line, name) for each in self.definitions[top]}
+            found = [node for top in tops.values() for node in ast.walk(top) if _is_function_at(node, line, name)]
+            self.definitions[key] = [(node,) for node in found]
+        return key
 
     def has(self, name: str) -> bool:
         """Return whether the module binds a name at the top level, by a definition or an import."""
@@ -653,6 +691,11 @@ def _top_statements(body: Iterable[ast.stmt], tests: tuple[ast.AST, ...]) -> Ite
             yield (*tests, statement)
 
 
+def _is_function_at(node: ast.AST, line: int, name: str) -> bool:
+    is_function = isinstance(node, (*_FUNCTIONS, ast.Lambda))
+    return is_function and getattr(node, "name", "<lambda>") == name and _first_line(node) == line
+
+
 def _first_line(node: Any) -> int:
     decorators: list[Any] = getattr(node, "decorator_list", [])
     return min(int(each.lineno) for each in (node, *decorators))
@@ -781,85 +824,3 @@ def _quoted_names(annotation: ast.expr) -> set[str]:
     """Return the names in the strings of an annotation: `"Config"` refers to the class."""
     texts = [node.value for node in ast.walk(annotation) if isinstance(node, ast.Constant)]
     return {name for text in texts if isinstance(text, str) for name in re.findall(r"\w+", text)}
-
-
-# --- text ------------------------------------------------------------------------------------------------------------
-
-
-def format_tree(tree: ast.AST | list[Any]) -> str:
-    """Write a tree like `ast.dump`, but the same in every Python version: empty and absent fields are left out."""
-    try:
-        return _format_node(tree)
-    except RecursionError:  # an expression of a thousand terms is a tree a thousand levels deep
-        return _write_deep_tree(tree)
-
-
-_WITH_EXCEPTIONS = {*_DEFINITIONS, ast.JoinedStr}
-
-
-def _format_node(node: Any) -> str:
-    # Takes half of the time for the fingerprints of a start, so the three most common kinds of nodes come first.
-    kind = type(node)
-    if (bare := _BARE.get(kind)) is not None:
-        return bare
-    if kind is ast.Name:
-        return f"Name(id={node.id!a}, ctx={_BARE[type(node.ctx)]})"
-    if kind is ast.Constant:
-        return f"Constant(value={_write_literal(node.value)})"
-    if kind is ast.Attribute:
-        return f"Attribute(value={_format_node(node.value)}, attr={node.attr!a}, ctx={_BARE[type(node.ctx)]})"
-    if kind is list:
-        return f"[{', '.join([_format_node(each) for each in node])}]"
-    if not isinstance(node, ast.AST):
-        return _write_literal(node)
-    if kind in _WITH_EXCEPTIONS:
-        fields = [f"{name}={_format_node(value)}" for name, value in _written_fields(node)]
-    else:
-        fields = [
-            f"{name}={_format_node(value)}"
-            for name in node._fields
-            if (value := getattr(node, name, None)) is not None and value != []
-        ]
-    return f"{kind.__name__}({', '.join(fields)})"
-
-
-def _write_deep_tree(tree: ast.AST | list[Any]) -> str:
-    """Return the same as `_format_node`, without recursion."""
-    written: list[str] = []
-    waiting: list[Any] = [tree]
-    while waiting:
-        node = waiting.pop()
-        if type(node) is tuple:  # text that follows a node
-            written.append(node[0])
-        elif isinstance(node, list):
-            waiting.append(("]",))
-            for index in range(len(node) - 1, -1, -1):
-                waiting += [node[index], (", ",)] if index else [node[index]]
-            written.append("[")
-        elif isinstance(node, ast.AST):
-            waiting.append((")",))
-            written.append(f"{type(node).__name__}(")
-            fields = _written_fields(node)
-            for index in range(len(fields) - 1, -1, -1):
-                name, value = fields[index]
-                waiting += [value, (f", {name}=" if index else f"{name}=",)]
-        else:
-            written.append(_write_literal(node))
-    return "".join(written)
-
-
-def _written_fields(node: ast.AST) -> list[tuple[str, Any]]:
-    if isinstance(node, ast.Constant):
-        return [("value", (_write_literal(node.value),))]
-    kept = [(name, value) for name in node._fields if (value := getattr(node, name, None)) is not None and value != []]
-    if isinstance(node, _DEFINITIONS) and ast.get_docstring(node, clean=False):
-        kept = [(name, value[1:] or [ast.Pass()] if name == "body" else value) for name, value in kept]
-    elif isinstance(node, ast.JoinedStr):  # Python 3.12 leaves empty parts in some
-        pieces = [each for each in node.values if not (isinstance(each, ast.Constant) and each.value == "")]
-        kept = [("values", pieces)] if pieces else []
-    return kept
-
-
-def _write_literal(value: object) -> str:
-    """Write a constant in ASCII, because `repr` depends on the Unicode version, and without the limit on digits."""
-    return hex(value) if type(value) is int and abs(value) >= 1 << 64 else ascii(value)

@@ -41,7 +41,7 @@ from flowckpt.core.codec.annotations import is_named_tuple, is_pydantic
 from flowckpt.core.dsl.checks import unyielded_argument_error
 from flowckpt.core.dsl.step import Step
 from flowckpt.core.identity import classes
-from flowckpt.core.identity.fingerprint import step_fingerprint
+from flowckpt.core.identity.fingerprint import argument_fingerprint, step_fingerprint
 from flowckpt.core.identity.inputs_hash import canonical
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.system import external
@@ -174,10 +174,10 @@ class ValueTree:
             self._spend(len(value) >> 6)
             return {"$bytes": sha256(value).hexdigest()}
         if self._opens_objects and isinstance(value, _CODE):
-            code = "" if isinstance(value, ModuleType) else step_fingerprint(value)
+            code = "" if isinstance(value, ModuleType) else argument_fingerprint(value)
             self.is_state = self.is_state or bool(code)
             name = getattr(value, "__qualname__", value.__name__)
-            return {"$object": [kind.__name__, name, code, *self._all([held_values(value)], depth)]}
+            return {"$object": [kind.__name__, name, code, *self._inside(value, [held_values(value)], depth)]}
         fields = _fields(value, kind)
         if fields is not None:
             self.is_state = self.is_state or _compares_by_identity(kind)
@@ -191,15 +191,18 @@ class ValueTree:
 
     def _of_object(self, value: Any, kind: type, depth: int) -> Json:
         """Return the tree of an object of any other type, from what pickle would save: how to make it, its state, its items."""
-        if (place := self._open.get(id(value))) is not None:  # a child that refers to its parent
-            return {"$object": ["", len(self._open) - place]}
-        if (
-            hasattr(kind, "__next__") or getattr(value, "nbytes", 0) >> 6 > self._left
-        ):  # a step would exhaust an iterator
+        # A step would exhaust an iterator.
+        if hasattr(kind, "__next__") or getattr(value, "nbytes", 0) >> 6 > self._left:
             raise IncomparableError
+        return {"$object": [kind.__qualname__, *self._inside(value, self._saved_parts(value, kind), depth)]}
+
+    def _inside(self, value: Any, parts: Sequence[Any], depth: int) -> list[Json]:
+        """Return the trees of the parts of an object that may contain itself, as a child may refer to its parent."""
+        if (place := self._open.get(id(value))) is not None:
+            return [len(self._open) - place]
         self._open[id(value)] = len(self._open)
         try:
-            return {"$object": [kind.__qualname__, *self._all(self._saved_parts(value, kind), depth)]}
+            return self._all(parts, depth)
         finally:
             del self._open[id(value)]
 
@@ -213,7 +216,7 @@ class ValueTree:
         _, args, *rest = saved
         state, items, pairs = (*rest, None, None, None)[:3]
         code = ""
-        if state and _compares_by_identity(kind) and len(self._open) == 1:
+        if state and _compares_by_identity(kind) and not self._open:
             self.is_state, self._left = True, min(self._left, MAX_STATE_ITEMS)
             code = step_fingerprint(kind)
         args = [each for each in args if each is not kind]
@@ -288,9 +291,8 @@ def held_values(function: Any) -> Mapping[str, Any]:
             else:
                 held["self"] = getattr(function, "__self__", function)
                 break
-        for name, cell in zip(*_closure(function), strict=True):
-            with contextlib.suppress(ValueError):  # not filled yet
-                held[free_name(name, held)] = cell.cell_contents
+        for name, value in _closure(function):
+            held[free_name(name, held)] = value
         return {name: value for name, value in held.items() if not _is_only_code(value)}
     return {}
 
@@ -300,16 +302,17 @@ def _name_of_self(function: Any) -> str:
     return str(code.co_varnames[0]) if code is not None and code.co_argcount else "self"
 
 
-def _closure(function: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    if type(function) is not FunctionType:
-        return (), ()
-    return function.__code__.co_freevars, function.__closure__ or ()
+def _closure(function: Any) -> Iterator[tuple[str, Any]]:
+    if type(function) is FunctionType:
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # not filled yet
+                yield name, cell.cell_contents
 
 
-def _is_only_code(value: Any) -> bool:
+def _is_only_code(value: Any, within: tuple[Any, ...] = ()) -> bool:
     """Return whether a value is part of the code's fingerprint, or always the same."""
-    if type(value) is FunctionType:
-        return not held_values(value)
+    if type(value) is FunctionType:  # one that refers to itself holds nothing by that
+        return value in within or all(_is_only_code(held, (*within, value)) for _, held in _closure(value))
     if type(value) is BuiltinFunctionType:
         return _is_only_code(value.__self__)
     return isinstance(value, type | ModuleType) or not _has_content(value)
