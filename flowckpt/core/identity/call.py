@@ -339,7 +339,7 @@ def _describe_function(function: Callable[..., Any]) -> FunctionInfo:
         step_fingerprint(function),
         positional_parameters(function),
         not is_structured(return_annotation(function)),
-        not getattr(function, "__closure__", None) or not held_values(function),
+        not held_values(function),
     )
 
 

@@ -1,7 +1,8 @@
 """The fingerprint of code: a digest of its syntax tree, in which comments, formatting and docstrings do not count.
 
 The fingerprint of a workflow covers its own tree. That of a step also covers the top-level definition that contains its
-function, all definitions of the project that this one names, and those that they name in turn. It is computed from the
+function, all definitions of the project that this one names, and those that they name in turn. Of a nested function only
+its own definition counts, not the one around it, which is often the workflow; what it holds is compared as values. It is computed from the
 source alone, never from values, so the same files have the same fingerprint in every process and Python version.
 
 - One name may have several definitions (`if`/`else`, `try`/`except`, `TABLE = {}` and then `TABLE["a"] = 1`): all
@@ -35,7 +36,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import attrs
@@ -126,30 +127,9 @@ def code_of(function: Callable[..., Any]) -> Code:
         return Code()
 
 
-_ARGUMENTS: dict[CodeType, str] = {}
-
-
-def argument_fingerprint(function: Callable[..., Any]) -> str:
-    """Return the fingerprint of a function or class that is passed as an argument; empty if its source is not available.
-
-    Unlike for a step's function, the definition around a nested function does not count: it is usually the workflow, to
-    which anybody may add steps.
-
-    Args:
-        function: a function, method or class.
-    """
-    if not isinstance(function, FunctionType) or "<locals>" not in function.__qualname__:
-        return step_fingerprint(function)
-    code = function.__code__  # the function itself is a new object at each call of the outer one
-    if (known := _ARGUMENTS.get(code)) is None:
-        known = _ARGUMENTS[code] = _compute_code(function, is_argument=True).fingerprint
-    return known
-
-
 def refresh() -> None:
     """Read sources again if they have changed, as in notebooks; called once for each start."""
     _REACHED.clear()
-    _ARGUMENTS.clear()
     reloaded, changed = find_reloaded(), find_changed()
     for file in reloaded:
         _SOURCES.pop(file, None)
@@ -159,19 +139,11 @@ def refresh() -> None:
         forget_functions()
 
 
-def _compute_code(*functions: Any, is_argument: bool = False) -> Code:
+def _compute_code(*functions: Any) -> Code:
     walk = _Walk()
     try:
         for part in _parts(*functions):
-            source, names = _locate(part)
-            if (
-                is_argument
-                and source is not None
-                and "<locals>" in part.__qualname__
-                and isinstance(part, FunctionType)
-            ):
-                names = (source.note_nested(part.__code__.co_firstlineno, part.__code__.co_name),)
-            walk.enter(source, names)
+            walk.enter(*_locate_own(part))
         texts = walk.texts()
     except Exception:  # not the source that was imported: a syntax error, a tree too deep
         return Code()
@@ -308,7 +280,7 @@ def _parts(*functions: Any) -> tuple[FunctionType | type, ...]:
         elif type(part) is MethodType:
             waiting += [part.__func__, _owner_class(part)]
         elif type(part) is FunctionType:
-            waiting += [vars(part).get("__wrapped__"), *_closure_functions(part)]
+            waiting += [vars(part).get("__wrapped__"), *_closure_code(part)]
         elif not isinstance(part, type):
             call = getattr(type(part), "__call__", None)
             waiting += [type(part), call if type(call) is FunctionType else None, getattr(part, "__wrapped__", None)]
@@ -320,13 +292,13 @@ def _owner_class(method: MethodType) -> type:
     return owner if isinstance(owner, type) else type(owner)
 
 
-def _closure_functions(function: FunctionType) -> Iterator[FunctionType]:
+def _closure_code(function: FunctionType) -> Iterator[FunctionType | type]:
     for cell in function.__closure__ or ():
         try:
             content = cell.cell_contents
         except ValueError:  # not filled yet
             continue
-        if type(content) is FunctionType:
+        if isinstance(content, FunctionType | type):
             yield content
 
 
@@ -346,6 +318,14 @@ def _locate(part: FunctionType | type) -> tuple[Source | None, tuple[str, ...]]:
         return module, module.names_at(code.co_firstlineno, code.co_name)
     name = part.__qualname__.partition(".")[0]
     return module, (name,) if name in module.definitions else ()
+
+
+def _locate_own(part: FunctionType | type) -> tuple[Source | None, tuple[str, ...]]:
+    """Return the module and the names of a function or class, of a nested function without the definition around it."""
+    source, names = _locate(part)
+    if source is not None and isinstance(part, FunctionType) and "<locals>" in part.__code__.co_qualname:
+        names = (source.note_nested(part.__code__.co_firstlineno, part.__code__.co_name),)
+    return source, names
 
 
 # --- the project -----------------------------------------------------------------------------------------------------

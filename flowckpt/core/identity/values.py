@@ -41,7 +41,7 @@ from flowckpt.core.codec.annotations import is_named_tuple, is_pydantic
 from flowckpt.core.dsl.checks import unyielded_argument_error
 from flowckpt.core.dsl.step import Step
 from flowckpt.core.identity import classes
-from flowckpt.core.identity.fingerprint import argument_fingerprint, step_fingerprint
+from flowckpt.core.identity.fingerprint import step_fingerprint
 from flowckpt.core.identity.inputs_hash import canonical
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.system import external
@@ -174,7 +174,7 @@ class ValueTree:
             self._spend(len(value) >> 6)
             return {"$bytes": sha256(value).hexdigest()}
         if self._opens_objects and isinstance(value, _CODE):
-            code = "" if isinstance(value, ModuleType) else argument_fingerprint(value)
+            code = "" if isinstance(value, ModuleType) else step_fingerprint(value)
             self.is_state = self.is_state or bool(code)
             name = getattr(value, "__qualname__", value.__name__)
             return {"$object": [kind.__name__, name, code, *self._inside(value, [held_values(value)], depth)]}
@@ -303,7 +303,13 @@ def _name_of_self(function: Any) -> str:
 
 
 def _closure(function: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the variables of a closure, and the defaults of a nested function, which are values of the outer one."""
     if type(function) is FunctionType:
+        code = function.__code__
+        if "<locals>" in code.co_qualname:
+            defaults = function.__defaults__ or ()
+            yield from zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True)
+            yield from (function.__kwdefaults__ or {}).items()
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             with contextlib.suppress(ValueError):  # not filled yet
                 yield name, cell.cell_contents
