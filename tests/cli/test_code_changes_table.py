@@ -134,6 +134,46 @@ CHILD = edit(
     "@workflow\ndef tidy(count: int, by: int = 10):\n"
     '    return (yield step("clean").python(clean, count, 10).checkpoint())\n\n@workflow("shop")',
 )
+CALLABLES = """
+
+class Cleaner:
+    def __init__(self, by):
+        self.by = by
+        self.texts = []
+
+    def clean(self, count):
+        return clean(count, self.by)
+
+    def add(self, by):
+        return by + 3
+
+
+def cleaner(by):
+    def clean_by(count):
+        return clean(count, by)
+
+    return clean_by
+
+
+def add(by):
+    return by + 3
+
+
+def clean_with(add, count):
+    return clean(count, add(7))
+
+
+def clean_by(cleaner, count):
+    return clean(count, cleaner.add(7))
+
+
+@workflow("shop")"""
+
+
+def calling(call: str) -> Edit:
+    return both(edit(CLEAN, f'step("clean").python({call}).checkpoint()'), edit('\n@workflow("shop")', CALLABLES))
+
+
 OTHER_ARGUMENT = edit("clean, 5, 10)", "clean, 5, 11)")
 CASES: dict[str, list[Case]] = {
     "the function of a recorded step": [Case(edit('note("clean")', 'note("cleaner")'))],
@@ -150,6 +190,16 @@ CASES: dict[str, list[Case]] = {
         Case(edit('    note("clean")\n', '    """Clean."""\n\n    note(  "clean"  )  # now\n')),
     ],
     "the arguments of a recorded step": [Case(OTHER_ARGUMENT)],
+    "what the function of a recorded step holds": [
+        Case(edit("Cleaner(10)", "Cleaner(11)"), calling("Cleaner(10).clean, 5")),
+        Case(edit("cleaner(10)", "cleaner(11)"), calling("cleaner(10), 5")),
+    ],
+    "the code of a function or class that is passed as an argument": [
+        Case(edit("def add(by):\n    return by + 3", "def add(by):\n    return by + 4"), calling("clean_with, add, 5")),
+        Case(edit("        return by + 3", "        return by + 4"), calling("clean_with, Cleaner(1).add, 5")),
+        Case(edit("        return by + 3", "        return by + 4"), calling("clean_by, Cleaner(1), 5")),
+        Case(edit("lambda by: by", "lambda by: by + 1"), calling("clean_with, lambda by: by, 5")),
+    ],
     "a file of `.reads()` or `.writes()` of a recorded step": [
         Case(write("data", "b"), both(write("data", "a"), modified('.reads("data")'))),
         Case(
