@@ -306,11 +306,6 @@ class Listed(list):
     x: int = 1
 
 
-class Locked:
-    def __init__(self):
-        self.lock, self.rate = threading.Lock(), 7
-
-
 def own_list():
     value: list = []
     value += [value, value]
@@ -335,7 +330,7 @@ def bomb():
     "make",
     [
         Hostile, lambda: [Hostile()], lambda: {"a": (Hostile(),)}, lambda: Point(Hostile()), lambda: Lazy(1), lambda: attrs.define(Lazy).__new__(Lazy),
-        lambda: sqlite3.connect(":memory:"), threading.Lock, Locked, lambda: [Locked()], lambda: iter([1]), lambda: map(int, [1]), own_list, lambda: deep_list(100_000), lambda: deep_list(102), lambda: Point(own_list()),
+        lambda: sqlite3.connect(":memory:"), threading.Lock, lambda: [threading.Lock()], lambda: iter([1]), lambda: map(int, [1]), own_list, lambda: deep_list(100_000), lambda: deep_list(102), lambda: Point(own_list()),
         lambda: (value := {}).update(a=value) or value, lambda: Spot.__new__(Spot), bomb,
     ],
 )  # fmt: skip

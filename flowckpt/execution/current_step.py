@@ -21,7 +21,7 @@ from flowckpt.core.dsl.checks import check_published_name
 from flowckpt.core.dsl.modifiers import PLAIN, Modifiers
 from flowckpt.core.dsl.step import Action
 from flowckpt.core.identity.call import CallIdentity
-from flowckpt.core.identity.values import without_state
+from flowckpt.core.identity.values import value_parts
 from flowckpt.core.system.attrs_base import lazy_frozen
 from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.errors import EncodingError, FlowckptError, InputError
@@ -220,13 +220,11 @@ class CurrentStep:
     def idempotency_key(self) -> str:
         """A key of 32 characters for services that execute a request once: the same in every try, attempt and process.
 
-        It is derived from the run id, the generation of the run, the step's path and its arguments. The state of objects
-        that compare by identity does not count.
+        It is derived from the run id, the generation of the run, the step's path and its arguments. What the function
+        holds does not count.
         """
         generation = [self._generation] if self._generation > 1 else []
-        identity = dumps(
-            [self.workflow_id, *generation, self.path, dict(sorted(without_state(self._arguments).items()))]
-        )
+        identity = dumps([self.workflow_id, *generation, self.path, dict(sorted(value_parts(self._arguments).items()))])
         return urlsafe_b64encode(sha256(identity.encode()).digest()[:24]).decode()
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:

@@ -9,8 +9,8 @@
 
 A step works on copies of its arguments, in every try: a resumed run does not repeat what a step changes in place, so the
 workflow must not see it in an uninterrupted run either. Values are copied, with everything in them: containers, arrays,
-data frames, and objects of classes with an `__eq__` of their own, such as data classes. Objects that compare by identity,
-such as clients and functions, are not, and neither is the object of a bound method: the engine warns if a call changes it.
+data frames, and data classes (attrs, dataclasses, pydantic) that compare by value. Other objects are not, nor is the
+object of a bound method: the engine warns if a call changes it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,12 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
+from flowckpt.core.codec.annotations import is_pydantic
 from flowckpt.core.dsl import PythonAction
 from flowckpt.core.dsl.step import Action
+from flowckpt.core.system import external
 from flowckpt.core.system.blocking import allow_blocking, forget_allowance
 from flowckpt.errors import StepTimeoutError
 from flowckpt.execution.interrupts import Interrupts
@@ -50,8 +54,8 @@ def copy_arguments(action: PythonAction) -> PythonAction:
         action: the call.
     """
     copier = _Copier()
-    function, args = copier.copy_function(action.function), copier.copy_all(action.args)
-    kwargs = {name: copier.copy(value) for name, value in action.kwargs.items()}
+    function, args = copier.copy_function(action.function), tuple(map(copier.copy_whole, action.args))
+    kwargs = {name: copier.copy_whole(value) for name, value in action.kwargs.items()}
     return PythonAction(function, args, kwargs)
 
 
@@ -63,9 +67,16 @@ class _Copier:
 
     def copy_function(self, function: Any) -> Any:
         if type(function) is partial:
-            keywords = {name: self.copy(value) for name, value in function.keywords.items()}
-            return partial(self.copy_function(function.func), *self.copy_all(function.args), **keywords)
+            keywords = {name: self.copy_whole(value) for name, value in function.keywords.items()}
+            return partial(self.copy_function(function.func), *map(self.copy_whole, function.args), **keywords)
         return function
+
+    def copy_whole(self, value: Any) -> Any:
+        """Copy a value with everything in it, or nothing of it."""
+        try:
+            return self.copy(value)
+        except Exception:  # the object's own code failed, or it cannot be copied
+            return value
 
     def copy_all(self, values: Iterable[Any]) -> tuple[Any, ...]:
         return tuple([self.copy(value) for value in values])
@@ -76,10 +87,7 @@ class _Copier:
             return value
         if (known := self._known.get(id(value))) is not None:
             return known[1]
-        try:
-            made = self._copy_container(value) if isinstance(value, _CONTAINERS) else self._copy_object(value, kind)
-        except Exception:  # the object's own code failed, or it cannot be copied
-            made = value
+        made = self._copy_container(value) if isinstance(value, _CONTAINERS) else self._copy_object(value, kind)
         self._known[id(value)] = value, made
         return made
 
@@ -93,7 +101,7 @@ class _Copier:
         if isinstance(made, dict):
             for key, item in made.items():
                 if type(item) not in IMMUTABLE:
-                    made[key] = self.copy(item)  # an existing key: the dictionary keeps its size
+                    dict.__setitem__(made, key, self.copy(item))  # an existing key: the dictionary keeps its size
         elif isinstance(made, list | deque):
             for index, item in enumerate(made):
                 if type(item) not in IMMUTABLE:
@@ -101,11 +109,13 @@ class _Copier:
         return made
 
     def _copy_object(self, value: Any, kind: Any) -> Any:
-        top = kind.__module__.partition(".")[0]
-        if kind.__name__ in _COPIED.get(top, ()):
-            return value.copy(deep=False) if top == "pandas" and _is_copied_on_write() else copy.deepcopy(value)
-        is_made_plainly = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
-        if type(kind.__eq__) is not FunctionType or not is_made_plainly or hasattr(kind, "__del__"):
+        for top, name in ((cls.__module__.partition(".")[0], cls.__name__) for cls in kind.__mro__):
+            if (
+                name in _COPIED.get(top, ()) and kind.__name__ != "memmap"
+            ):  # a file, which may be larger than the memory
+                return value.copy(deep=False) if top == "pandas" and _is_copied_on_write() else copy.deepcopy(value)
+        is_data_class = attrs.has(kind) or external.dataclasses.is_dataclass(kind) or is_pydantic(kind)
+        if not is_data_class or type(kind.__eq__) is not FunctionType or hasattr(kind, "__del__"):
             return value
         made = copy.copy(value)
         self._known[id(value)] = value, made

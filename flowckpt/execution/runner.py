@@ -24,6 +24,7 @@ from flowckpt.core.identity.secrets import (
     refuse_secret_claims,
     refuse_secrets,
 )
+from flowckpt.core.identity.values import is_held
 from flowckpt.core.records import StepResult
 from flowckpt.core.system.attrs_base import lazy_define
 from flowckpt.core.system.blocking import finish_despite_cancel, may_block
@@ -211,11 +212,9 @@ class StepRunner:
 
     def _warn_of_lost_changes(self, call: StepCall, called: PythonAction) -> None:
         """Warn once of a step that returned nothing but changed its arguments, which the workflow does not see."""
-        assert isinstance(call.action, PythonAction)
-        before, after = (
-            digest_arguments(each.function, each.args, each.kwargs, self._secrets) for each in (call.action, called)
-        )
-        changed = [name for name, form in after.items() if before.get(name) != form]
+        before = call.identity.arguments
+        after = digest_arguments(called.function, called.args, called.kwargs, self._secrets) if before else {}
+        changed = [name for name, form in after.items() if before.get(name) != form and not is_held(form)]
         if changed and (call.step.name, *changed) not in self._warned:
             self._warned.add((call.step.name, *changed))
             _log.warning(

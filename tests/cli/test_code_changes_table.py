@@ -135,14 +135,20 @@ CHILD = edit(
     '    return (yield step("clean").python(clean, count, 10).checkpoint())\n\n@workflow("shop")',
 )
 CALLABLES = """
+import attrs
+
+@attrs.frozen
+class Priced:
+    by: int
+
+    def clean(self, count):
+        return clean(count, self.by)
+
 
 class Cleaner:
     def __init__(self, by):
         self.by = by
         self.texts = []
-
-    def clean(self, count):
-        return clean(count, self.by)
 
     def add(self, by):
         return by + 3
@@ -191,7 +197,7 @@ CASES: dict[str, list[Case]] = {
     ],
     "the arguments of a recorded step": [Case(OTHER_ARGUMENT)],
     "what the function of a recorded step holds": [
-        Case(edit("Cleaner(10)", "Cleaner(11)"), calling("Cleaner(10).clean, 5")),
+        Case(edit("Priced(10)", "Priced(11)"), calling("Priced(10).clean, 5")),
         Case(edit("cleaner(10)", "cleaner(11)"), calling("cleaner(10), 5")),
     ],
     "the code of a function or class that is passed as an argument": [

@@ -26,7 +26,6 @@ from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.identity.values import (
     CONTAINERS,
     NONE,
-    STATE,
     UNKNOWN,
     IncomparableError,
     ValueTree,
@@ -35,7 +34,8 @@ from flowckpt.core.identity.values import (
     digest_value,
     free_name,
     held_values,
-    is_state,
+    is_held,
+    value_part,
 )
 from flowckpt.core.system.declared import short_repr, type_name
 from flowckpt.core.system.functions import PerFunction, cached_per_function
@@ -136,7 +136,7 @@ def argument_differences(
     """
     lines = []
     for name in [*now, *(name for name in recorded if name not in now)]:
-        old, new = recorded.get(name, UNKNOWN), now.get(name, UNKNOWN)
+        old, new = value_part(recorded.get(name, UNKNOWN)), value_part(now.get(name, UNKNOWN))
         if name not in recorded and new != UNKNOWN:
             lines.append(f"{name}: was not passed before")
         elif name not in now and old != UNKNOWN:
@@ -303,7 +303,7 @@ class CallIdentity:
         version: the version tag of the step, or None.
         returns_plain: whether its output is built of the closed set alone, as far as the annotation of a plain function
             says; no part of the identity.
-        has_state: whether the call can change what its arguments contain, or what its function holds.
+        holds_values: whether its function holds values, which the call may change.
     """
 
     function: str = ""
@@ -311,7 +311,7 @@ class CallIdentity:
     arguments: Mapping[str, Any] = MappingProxyType({})
     version: str | None = None
     returns_plain: bool = False
-    has_state: bool = False
+    holds_values: bool = False
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -371,43 +371,40 @@ def identify(action: Action, secrets: KnownSecrets = NONE, version: str | None =
     info = function_info(action)
     if info is None:
         arguments = digest_arguments(function, args, kwargs, secrets)
-        return CallIdentity(action.function_name, step_fingerprint(function), arguments, version, has_state=True)
+        return CallIdentity(action.function_name, step_fingerprint(function), arguments, version, holds_values=True)
     if not kwargs and len(args) <= len(info.parameters):
         arguments = digest_positional(info.parameters, args, secrets)
     else:
         arguments = digest_arguments(function, args, kwargs, secrets)
-    has_state = False
-    for form in arguments.values():
-        if type(form) is str and form[:1] == STATE:
-            has_state = True
-    return CallIdentity(info.name, info.fingerprint, arguments, version, info.is_plain, has_state)
+    return CallIdentity(info.name, info.fingerprint, arguments, version, info.is_plain)
 
 
-def forget_changed_state(action: Action, before: CallIdentity, secrets: KnownSecrets) -> tuple[CallIdentity, list[str]]:
-    """Return the identity of a call that has ended, without the values that it has changed, and their names.
+def forget_changed_values(action: PythonAction, before: CallIdentity, secrets: KnownSecrets) -> list[str]:
+    """Return the names of what the function of an ended call holds and has changed, and remove their forms from it.
 
-    Such a value differs at each call, so its state before the call tells nothing about the result. The same holds for a
-    list, dictionary or set that the function holds: other steps share it, and usually collect something in it. Arguments
-    that are copied for a step cannot change.
+    Such a value differs at each call, so its form before the call tells nothing about the result. The same holds for a
+    list, dictionary or set: other steps share it, and usually collect something in it.
 
     Args:
-        action: the action.
+        action: the call.
         before: its identity before the call.
         secrets: the secrets of the run.
     """
-    if type(action) is not PythonAction:
-        return before, []
-    now = digest_arguments(action.function, action.args, action.kwargs, secrets)
-    changed = [name for name, form in before.arguments.items() if is_state(form) and now.get(name) != form]
-    if changes_container(action.function):
-        changed.append("self")
-    unknown = [
-        *changed,
-        *(name for name, value in held_values(action.function).items() if isinstance(value, CONTAINERS)),
-    ]
-    if not unknown:
-        return before, []
-    return attrs.evolve(before, arguments={**before.arguments, **dict.fromkeys(unknown, UNKNOWN)}), changed
+    function, changed, unknown = action.function, list[str](), list[str]()
+    forms = [name for name, form in before.arguments.items() if is_held(form) or form == UNKNOWN]
+    for name, value in held_values(function).items():
+        known = next((each for each in forms if each.lstrip("*") == name), None)
+        if known is None:
+            continue
+        if changes_container(function) or (
+            is_held(form := before.arguments[known]) and digest_held(function, value, secrets) != form
+        ):
+            changed.append(name)
+        if name in changed or isinstance(value, CONTAINERS):
+            unknown.append(known)
+    if unknown:
+        before.arguments = {**before.arguments, **dict.fromkeys(unknown, UNKNOWN)}
+    return changed
 
 
 def _arguments(action: Action, secrets: KnownSecrets) -> dict[str, Any]:

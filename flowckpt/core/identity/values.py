@@ -14,9 +14,10 @@ The tree is that of the codec. An object outside the codec's types is `{"$object
 read back, so it needs no annotation. The class is named without its module, because moved code is the same code; the
 fields are those that the class compares by, and those of any other class are what pickle would save.
 
-An object that compares by identity (a client, a model) may hold more than its results depend on, such as the time of
-its start. Its state and class count like code, and so does a function: the user decides what a change means. Their
-digest begins with `~`. A state that the call itself changes tells nothing, and is recorded as `"?"`.
+The state of any other object of the program or of a package (a client, a model) is not compared: it may hold the time of
+its start, and change with each call. Its class counts, and so does a function: a form may be `V`, `V.C`, `V?` or `V.C?`,
+where `V` is the digest of what can be compared, `C` that of the code, and `?` says that the state of an object is left out.
+A value that the called function holds has a `~` before its form.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ import copyreg
 import enum
 import functools
 import math
+import os
+import sys
 from base64 import urlsafe_b64encode
 from collections import OrderedDict, deque
-from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, Sized, ValuesView
 from hashlib import sha256
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
@@ -51,15 +54,12 @@ from flowckpt.errors import EncodingError, StepNotYieldedError
 UNKNOWN = "?"
 """Stands for a value that cannot be compared."""
 
-STATE = "~"
-"""The first character of the digest of a value that contains code, or the state of an object that compares by identity."""
+HELD = "~"
+"""The first character of the form of a value that the called function holds."""
 
 MAX_DEPTH = 100
 MAX_ITEMS = 1 << 21
 """How many items a value may have: even a short value can contain itself many times. 64 bytes of an array are one."""
-MAX_STATE_ITEMS = 1 << 14
-"""How many items the state of an object that compares by identity may have: it is read at each call."""
-
 LARGEST = 1 << 63
 _CONTENTS = (int, float, str, bytes, list, dict, tuple, set, frozenset)
 
@@ -88,7 +88,7 @@ def digest_value(value: Any, secrets: KnownSecrets = NONE) -> Json:
             return value
     elif value is None or kind is bool or (kind is float and math.isfinite(value)):
         return value
-    is_state = False
+    rest = ""
     try:
         if kind is str:
             value = secrets.redact(value) if secrets.is_any else value
@@ -103,13 +103,21 @@ def digest_value(value: Any, secrets: KnownSecrets = NONE) -> Json:
         else:
             walk = ValueTree(secrets)
             tree = walk.of(value)
+            if walk.has_state and tree == {"$object": [kind.__qualname__]} and not walk.codes:
+                return UNKNOWN
             digest = sha256(canonical(secrets.redact_tree(tree) if secrets.is_any else tree))
-            is_state = walk.is_state
+            if walk.codes:
+                rest = f".{_short(sha256(canonical(sorted({*walk.codes}))))}"
+            rest += UNKNOWN * walk.has_state
     except StepNotYieldedError:
         raise
     except Exception:  # the value's own code failed; the step must still run
         return UNKNOWN
-    return f"{STATE * is_state}{urlsafe_b64encode(digest.digest()[:16])[:22].decode()}"
+    return _short(digest) + rest
+
+
+def _short(digest: Any) -> str:
+    return urlsafe_b64encode(digest.digest()[:16])[:22].decode()
 
 
 class IncomparableError(Exception):
@@ -124,11 +132,13 @@ class ValueTree:
         opens_objects: whether objects outside the codec's types are followed, and not refused.
 
     Attributes:
-        is_state: whether the value has the state of an object that compares by identity.
+        codes: the fingerprints of the functions and classes in the value.
+        has_state: whether the value contains an object whose state is left out.
     """
 
     def __init__(self, secrets: KnownSecrets = NONE, *, opens_objects: bool = True) -> None:
-        self.is_state = False
+        self.codes: list[str] = []
+        self.has_state = False
         self._opens_objects = opens_objects
         self._left = MAX_ITEMS
         self._open: dict[int, int] = {}
@@ -173,24 +183,38 @@ class ValueTree:
         if kind is bytes and self._open:  # of an array, for example
             self._spend(len(value) >> 6)
             return {"$bytes": sha256(value).hexdigest()}
-        if self._opens_objects and isinstance(value, _CODE):
-            code = "" if isinstance(value, ModuleType) else step_fingerprint(value)
-            self.is_state = self.is_state or bool(code)
-            name = getattr(value, "__qualname__", value.__name__)
-            return {"$object": [kind.__name__, name, code, *self._inside(value, [held_values(value)], depth)]}
-        fields = _fields(value, kind)
-        if fields is not None:
-            self.is_state = self.is_state or _compares_by_identity(kind)
-            return {"$object": [kind.__qualname__, {name: self._all([item], depth)[0] for name, item in fields}]}
-        try:
-            return encode_leaf(value)
-        except EncodingError:
-            if not self._opens_objects:
-                raise
-            return self._of_object(value, kind, depth)
+        return self._of_object(value, kind, depth)
 
     def _of_object(self, value: Any, kind: type, depth: int) -> Json:
-        """Return the tree of an object of any other type, from what pickle would save: how to make it, its state, its items."""
+        if self._opens_objects and isinstance(value, _CODE):
+            if not isinstance(value, ModuleType):
+                self._note_code(value)
+            name = getattr(value, "__qualname__", value.__name__)
+            return {"$object": [kind.__name__, name, *self._inside(value, [held_values(value)], depth)]}
+        fields = _fields(value, kind)
+        if fields is not None and not (self._opens_objects and _compares_by_identity(kind)):
+            return {"$object": [kind.__qualname__, {name: self._all([item], depth)[0] for name, item in fields}]}
+        if fields is None:
+            try:
+                return encode_leaf(value)
+            except EncodingError:
+                if not self._opens_objects:
+                    raise
+        return self._of_other(value, kind, depth)
+
+    def _note_code(self, value: Any) -> None:
+        if code := step_fingerprint(value):
+            self.codes.append(code)
+
+    def _of_other(self, value: Any, kind: type, depth: int) -> Json:
+        """Return the tree of an object that neither the codec nor its class describes.
+
+        That of a value is made of what pickle would save: how to make it, its state, its items.
+        """
+        if not _is_value(value, kind, is_part=bool(self._open)):
+            self._note_code(kind)
+            self.has_state = True
+            return {"$object": [kind.__qualname__]}
         # A step would exhaust an iterator.
         if hasattr(kind, "__next__") or getattr(value, "nbytes", 0) >> 6 > self._left:
             raise IncomparableError
@@ -215,15 +239,11 @@ class ValueTree:
             return [saved]
         _, args, *rest = saved
         state, items, pairs = (*rest, None, None, None)[:3]
-        code = ""
-        if state and _compares_by_identity(kind) and not self._open:
-            self.is_state, self._left = True, min(self._left, MAX_STATE_ITEMS)
-            code = step_fingerprint(kind)
         args = [each for each in args if each is not kind]
         if isinstance(value, set | frozenset):  # their order differs in each process
             args = [frozenset(each) if type(each) is list else each for each in args]
         pairs = [*map(list, pairs or ())] if issubclass(kind, OrderedDict) else dict(pairs or ())
-        return [code, args, state, [*(items or ())], pairs]
+        return [args, state, [*(items or ())], pairs]
 
     def _spend(self, count: int) -> None:
         self._left -= count
@@ -233,9 +253,37 @@ class ValueTree:
     def _all(self, values: Iterable[Any], depth: int) -> list[Json]:
         if depth >= MAX_DEPTH:
             raise IncomparableError
-        made = [self.of(value, depth + 1) for value in values]
-        self._spend(len(made))
-        return made
+        if isinstance(values, Sized):
+            self._spend(len(values))
+        return [self.of(value, depth + 1) for value in values]
+
+
+_VALUES = frozenset({"numpy", "pandas", "polars"})
+
+
+def _is_value(value: Any, kind: Any, *, is_part: bool) -> bool:
+    """Return whether an object outside the codec's types is compared: it is of a type of Python, an array or a data frame.
+
+    One that compares by identity must also be unable to change, or be a part of another value.
+
+    Args:
+        value: the object.
+        kind: its type.
+        is_part: whether it is a part of a value of this kind.
+    """
+    top = kind.__module__.partition(".")[0]
+    if isinstance(value, KeysView | ValuesView | ItemsView | functools.partial) or (is_part and top in _VALUES):
+        return True
+    is_known = top in sys.stdlib_module_names or top in _VALUES or isinstance(value, (*_CONTENTS, deque))
+    if not is_known or issubclass(kind, type(os.environ)):
+        return False
+    return not _compares_by_identity(kind) or hasattr(kind, "__next__") or not _has_own_state(value, kind)
+
+
+def _has_own_state(value: Any, kind: Any) -> bool:
+    reduce = copyreg.dispatch_table.get(kind)
+    saved: Any = reduce(value) if reduce else value.__reduce_ex__(4)
+    return type(saved) is tuple and len(saved) > 2 and bool(saved[2])
 
 
 def _compares_by_identity(kind: Any) -> bool:
@@ -342,17 +390,36 @@ def digest_held(function: Any, value: Any, secrets: KnownSecrets) -> Json:
     if type(value) is Step or changes_container(function):
         return UNKNOWN
     form = digest_value(value, secrets)
-    return form if form == UNKNOWN or is_state(form) else f"{STATE}{form}"
+    return form if form == UNKNOWN else f"{HELD}{form}"
 
 
-def is_state(form: Json) -> bool:
-    """Return whether an argument in recorded form counts like code: a state, or a value that the function holds."""
-    return type(form) is str and form[:1] == STATE
+def is_held(form: Json) -> bool:
+    """Return whether a recorded form is that of a value that the called function holds."""
+    return type(form) is str and form[:1] == HELD
 
 
-def without_state(arguments: Mapping[str, Json]) -> dict[str, Json]:
-    """Return recorded arguments for a key that must be the same in each try and process: state counts as unknown."""
-    return {name: UNKNOWN if is_state(form) else form for name, form in arguments.items()}
+def is_incomplete(form: Json) -> bool:
+    """Return whether a recorded form is that of a value that cannot be compared, or not as a whole."""
+    return type(form) is str and form[-1:] == UNKNOWN
+
+
+def value_part(form: Json) -> Json:
+    """Return the part of a recorded form that is not code; what the function holds counts as code."""
+    if type(form) is not str or form == UNKNOWN:
+        return form
+    return UNKNOWN if form[0] == HELD else form.rstrip(UNKNOWN).partition(".")[0]
+
+
+def code_part(form: Json) -> str:
+    """Return the part of a recorded form that counts as code; empty if there is none."""
+    if type(form) is not str:
+        return ""
+    return form.rstrip(UNKNOWN) if form[:1] == HELD else form.rstrip(UNKNOWN).partition(".")[2]
+
+
+def value_parts(arguments: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the parts of recorded arguments that are not code, for a key that is the same in each try and process."""
+    return {name: value_part(form) for name, form in arguments.items()}
 
 
 def changes_container(function: Any) -> bool:

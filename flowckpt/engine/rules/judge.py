@@ -30,7 +30,7 @@ from flowckpt.core.identity.call import (
 )
 from flowckpt.core.identity.fingerprint import code_of
 from flowckpt.core.identity.secrets import KnownSecrets
-from flowckpt.core.identity.values import NONE, UNKNOWN, is_state
+from flowckpt.core.identity.values import NONE, code_part, is_held, is_incomplete
 from flowckpt.core.records import PartialState, StepResult
 from flowckpt.engine.rules import in_doubt as in_doubts
 from flowckpt.engine.rules.paths import is_within, make_handled_search
@@ -123,10 +123,13 @@ def incomparable_reasons(step: Step[Any], result: StepResult, secrets: KnownSecr
         secrets: the secrets of the run.
     """
     arguments = identify(step.action, secrets).arguments
-    names = [name for name in arguments if UNKNOWN in (arguments[name], result.arguments.get(name))]
+    names = [name for name in arguments if any(map(is_incomplete, (arguments[name], result.arguments.get(name))))]
     return tuple(
         Reason(ReasonKind.ARGUMENTS, f"{name}: cannot be compared, and an earlier step runs again") for name in names
     )
+
+
+_WHAT_CHANGED = {True: "what the function holds has changed", False: "its code, or code that it uses, was edited"}
 
 
 def _compare_calls(
@@ -143,15 +146,12 @@ def _compare_calls(
     shown: dict[str, str] = {}
     if type(action) is PythonAction:
         shown = format_arguments(action.function, action.args, action.kwargs, secrets)
-    states = [name for name, form in call.arguments.items() if is_state(form)]
     reasons += [
-        Reason(ReasonKind.CODE, f"{name}: its state, or code that it uses, has changed")
-        for name in states
-        if result.arguments.get(name, UNKNOWN) not in (UNKNOWN, call.arguments[name])
+        Reason(ReasonKind.CODE, f"{name}: {_WHAT_CHANGED[is_held(form)]}")
+        for name, form in call.arguments.items()
+        if code_part(form) and code_part(result.arguments.get(name)) not in ("", code_part(form))
     ]
-    now = {name: form for name, form in call.arguments.items() if name not in states}
-    recorded = {name: form for name, form in result.arguments.items() if name not in states}
-    moved = argument_differences(recorded, now, shown)
+    moved = argument_differences(result.arguments, call.arguments, shown)
     reasons += [Reason(ReasonKind.ARGUMENTS, line) for line in moved]
     return reasons
 

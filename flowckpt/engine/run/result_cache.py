@@ -28,7 +28,7 @@ from flowckpt.core.codec.results import encode_time
 from flowckpt.core.dsl import Step
 from flowckpt.core.identity.call import CallIdentity, identify
 from flowckpt.core.identity.secrets import KnownSecrets, refuse_secrets
-from flowckpt.core.identity.values import UNKNOWN
+from flowckpt.core.identity.values import is_incomplete
 from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.core.records.listing import IMPORTED, RunInfo
 from flowckpt.core.system.clock import Clock
@@ -85,7 +85,7 @@ class Cached:
 def call_key(step_type: str, call: CallIdentity | StepResult) -> str:
     """Return the key of a call in the index; empty for a call that cannot be compared with others."""
     is_known = call.fingerprint if step_type == "python" else step_type == "command"
-    if not is_known or UNKNOWN in call.arguments.values():
+    if not is_known or any(map(is_incomplete, call.arguments.values())):
         return ""
     identity = [step_type, call.function, call.fingerprint, call.version, sorted(call.arguments.items())]
     return sha256(codec.dumps(identity).encode("utf-8", "surrogatepass")).hexdigest()[:40]
@@ -330,7 +330,7 @@ class ResultCache:
         elif key := call_key(step.action.step_type, call):
             return key
         else:
-            unknown = [name for name, value in call.arguments.items() if value == UNKNOWN]
+            unknown = [name for name, value in call.arguments.items() if is_incomplete(value)]
             why = (
                 f"the argument {unknown[0]!r} cannot be compared" if unknown else "the code of its function is unknown"
             )

@@ -28,7 +28,7 @@ from flowckpt.core.identity.call import (
     argument_values,
     digest_arguments,
     digest_positional,
-    forget_changed_state,
+    forget_changed_values,
     identify,
 )
 from flowckpt.core.identity.secrets import refuse_secret_names
@@ -368,8 +368,8 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
         if isinstance(ended, StepResult):
             return await _reuse(run, call, ended)
         end = ended
-    if identity.has_state:
-        _forget_changed_state(run, call)
+    if identity.holds_values:
+        _forget_changed_values(run, call)
     if services.is_used:
         await _record_used(run, call, end)
     else:
@@ -407,10 +407,10 @@ async def _prepare_and_try(run: RunContext, call: StepCall) -> tuple[StepCall, S
     return call, end
 
 
-def _forget_changed_state(run: RunContext, call: StepCall) -> None:
+def _forget_changed_values(run: RunContext, call: StepCall) -> None:
     """Do not record what the step changed in place, and warn: a resumed run does not change it again."""
-    call.identity, changed = forget_changed_state(call.action, call.identity, run.secrets)
-    for name in changed:
+    assert isinstance(call.action, PythonAction)
+    for name in forget_changed_values(call.action, call.identity, run.secrets):
         text = f"step {call.step.name} changes {name!r} in place"
         if text not in run.warned:
             run.warned.add(text)

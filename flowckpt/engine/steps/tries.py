@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from flowckpt.core.identity.values import without_state
+from flowckpt.core.identity.values import value_parts
 from flowckpt.core.records.wait import Wait, WaitKind
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.in_doubt import Resolution
@@ -83,7 +83,7 @@ def continue_tries(run: RunContext, call: StepCall) -> tuple[StepCall, datetime 
 def _identity_document(call: StepCall) -> dict[str, Any]:
     identity = call.identity
     parts = identity.function, identity.fingerprint, identity.version or ""
-    return {"call": "\n".join(parts), "arguments": without_state(identity.arguments)}
+    return {"call": "\n".join(parts), "arguments": value_parts(identity.arguments)}
 
 
 _NO_BETTER_NEXT_TIME = (EncodingError, FinalError, NotSendableError)
