@@ -220,8 +220,8 @@ class CurrentStep:
     def idempotency_key(self) -> str:
         """A key of 32 characters for services that execute a request once: the same in every try, attempt and process.
 
-        It is derived from the run id, the generation of the run, the step's path and its arguments. What the function
-        holds does not count.
+        It is derived from the run id, the generation of the run, the step's path and its arguments. Values
+        that the function holds do not count.
         """
         generation = [self._generation] if self._generation > 1 else []
         identity = dumps([self.workflow_id, *generation, self.path, dict(sorted(value_parts(self._arguments).items()))])

@@ -27,7 +27,6 @@ import copyreg
 import enum
 import functools
 import math
-import os
 import sys
 from base64 import urlsafe_b64encode
 from collections import OrderedDict, deque
@@ -275,7 +274,7 @@ def _is_value(value: Any, kind: Any, *, is_part: bool) -> bool:
     if isinstance(value, KeysView | ValuesView | ItemsView | functools.partial) or (is_part and top in _VALUES):
         return True
     is_known = top in sys.stdlib_module_names or top in _VALUES or isinstance(value, (*_CONTENTS, deque))
-    if not is_known or issubclass(kind, type(os.environ)):
+    if not is_known or top == "os":  # `os.environ` differs in each process
         return False
     return not _compares_by_identity(kind) or hasattr(kind, "__next__") or not _has_own_state(value, kind)
 
