@@ -255,6 +255,15 @@ def test_a_step_that_appends_to_a_list_of_the_workflow_is_told(tmp_path, call):
     assert "0 executed, 3 restored" in call("resume", "one")[0]
 
 
+def test_an_edit_of_a_method_has_one_reason(tmp_path, call):
+    write_holding(tmp_path, "client.bill")
+    (tmp_path / "crashed").touch()
+    call("run", "flow.py", "--id", "one")
+    write_holding(tmp_path, "client.bill", count="count += 1")
+    trouble = call("resume", "one", code=10)[1]
+    assert "was edited" in trouble and "what the function holds" not in trouble
+
+
 def test_an_edit_of_the_class_of_an_object_that_another_one_holds_stops_the_resume(tmp_path, call):
     text = """
 from flowckpt import step, workflow

@@ -410,10 +410,14 @@ def value_part(form: Json) -> Json:
 
 
 def code_part(form: Json) -> str:
-    """Return the part of a recorded form that counts as code; empty if there is none."""
+    """Return the part of a recorded form that counts as code; empty if there is none.
+
+    Of what the function holds, that is the value: its code belongs to the fingerprint of the function.
+    """
     if type(form) is not str:
         return ""
-    return form.rstrip(UNKNOWN) if form[:1] == HELD else form.rstrip(UNKNOWN).partition(".")[2]
+    value, _, code = form.rstrip(UNKNOWN).partition(".")
+    return value if value[:1] == HELD else code
 
 
 def value_parts(arguments: Mapping[str, Json]) -> dict[str, Json]:
