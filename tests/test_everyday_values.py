@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import collections
+import copyreg
 import dataclasses
 import functools
 import operator
@@ -73,6 +74,12 @@ def counted(text: str) -> Any:
     return made
 
 
+def error(note: str) -> ValueError:
+    made = ValueError("a")
+    made.note = note
+    return made
+
+
 def frame(rows: int, **columns: Any) -> pd.DataFrame:
     return pd.DataFrame({"a": range(rows), "b": ["x"] * rows, **columns})
 
@@ -94,6 +101,7 @@ VALUES = {
     "ZoneInfo": (ZoneInfo, "Europe/Berlin", "Europe/Rome"),
     "timezone": (lambda hours: timezone(timedelta(hours=hours)), 1, 2),
     "exception": (ValueError, "a", "b"),
+    "exception with a field": (error, "b", "c"),
     "itemgetter": (operator.itemgetter, 1, 2),
     "keys": (lambda text: dict.fromkeys(text).keys(), "ab", "ac"),
     "values": (lambda text: dict(enumerate(text)).values(), "ab", "ac"),
@@ -138,6 +146,12 @@ def test_a_value_is_the_same_argument_in_every_process():
             [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120
         )
         assert done.stdout.strip() == repr([digest(name, 0) for name in VALUES]), done.stderr
+
+
+def test_a_library_that_changes_how_exceptions_are_pickled_changes_no_argument(monkeypatch):
+    before = digest("exception", 0)
+    monkeypatch.setitem(copyreg.dispatch_table, ValueError, lambda error: (ValueError, ("pickled otherwise",)))
+    assert digest("exception", 0) == before
 
 
 def test_functions_and_classes_count_as_code():

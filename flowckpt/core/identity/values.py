@@ -210,6 +210,8 @@ class ValueTree:
 
         That of a value is made of what pickle would save: how to make it, its state, its items.
         """
+        if kind.__module__.partition(".")[0] == "flowckpt":  # a plan has no output for an ephemeral step
+            raise IncomparableError
         if not _is_value(value, kind, is_part=bool(self._open)):
             self._note_code(kind)
             self.has_state = True
@@ -232,6 +234,8 @@ class ValueTree:
     def _saved_parts(self, value: Any, kind: type) -> Sequence[Any]:
         if isinstance(value, KeysView | ValuesView | ItemsView):
             return [*value]
+        if isinstance(value, BaseException):  # libraries for tracebacks change what pickle saves
+            return [value.args, vars(value)]
         reduce = copyreg.dispatch_table.get(kind)
         saved: Any = reduce(value) if reduce else value.__reduce_ex__(4)
         if type(saved) is str:  # the name of the only object of its kind
@@ -271,7 +275,9 @@ def _is_value(value: Any, kind: Any, *, is_part: bool) -> bool:
         is_part: whether it is a part of a value of this kind.
     """
     top = kind.__module__.partition(".")[0]
-    if isinstance(value, KeysView | ValuesView | ItemsView | functools.partial) or (is_part and top in _VALUES):
+    if isinstance(value, KeysView | ValuesView | ItemsView | functools.partial | BaseException) or (
+        is_part and top in _VALUES
+    ):
         return True
     is_known = top in sys.stdlib_module_names or top in _VALUES or isinstance(value, (*_CONTENTS, deque))
     if not is_known or top == "os":  # `os.environ` differs in each process
