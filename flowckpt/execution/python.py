@@ -109,7 +109,8 @@ class _Copier:
         return made
 
     def _copy_object(self, value: Any, kind: Any) -> Any:
-        for top, name in ((cls.__module__.partition(".")[0], cls.__name__) for cls in kind.__mro__):
+        bases = kind.__mro__
+        for top, name in ((cls.__module__.partition(".")[0], cls.__name__) for cls in bases):
             if (
                 name in _COPIED.get(top, ()) and kind.__name__ != "memmap"
             ):  # a file, which may be larger than the memory
@@ -119,7 +120,7 @@ class _Copier:
             return value
         made = copy.copy(value)
         self._known[id(value)] = value, made
-        slots = {name for cls in kind.__mro__ for name in _names_of(vars(cls).get("__slots__", ()))}
+        slots = {name for cls in bases for name in _names_of(vars(cls).get("__slots__", ()))}
         for name in {*getattr(made, "__dict__", ()), *slots} - {"__weakref__", "__dict__"}:
             if hasattr(made, name) and (own := self.copy(old := getattr(made, name))) is not old:
                 object.__setattr__(made, name, own)
