@@ -9,7 +9,7 @@ _START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class FakeClock:
-    """A clock that stands still until it is moved; sleeping moves it and takes no time.
+    """A clock that stands still until it is moved; sleeping moves it and takes next to no time.
 
     Use it as `WorkflowEngine(clock=…)` or `FileCheckpointStore(clock=…)`.
 
@@ -37,10 +37,11 @@ class FakeClock:
         return self._elapsed_ns
 
     async def sleep(self, seconds: float) -> None:
-        """Move forward at once, and let other tasks run."""
+        """Move forward at once, and let other tasks and threads run."""
         self.slept.append(seconds)
         self.advance(seconds)
-        await asyncio.sleep(0)
+        # Not 0: a task that looks every 0.2 s would move the clock by an hour while a thread writes one file.
+        await asyncio.sleep(0.0005)
 
     def advance(self, seconds: float) -> None:
         """Move both the wall clock and the monotonic clock forward.

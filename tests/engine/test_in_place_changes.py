@@ -1,4 +1,4 @@
-"""A step that changes its arguments or what its function holds: a resumed run ends like a clean run, or the user is told."""
+"""A step changes its arguments or what its function holds: a resumed run ends like a clean run, or the run warns."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_resumed_run_ends_like_a_clean_run_whatever_a_step_does_to_its_argumen
     assert "0 executed" in again and output(again) == output(clean)
 
 
-def test_a_step_that_returns_nothing_but_changes_its_argument_is_told(tmp_path, call):
+def test_a_step_that_returns_nothing_but_changes_its_argument_gets_a_warning(tmp_path, call):
     write(tmp_path, *CHANGES["dict"])
     (tmp_path / "crashed").touch()
     _, trouble = call("run", "flow.py")
@@ -239,7 +239,7 @@ def test_a_client_that_counts_or_caches_makes_nothing_stale(count, tmp_path, cal
     assert "0 executed, 3 restored" in call("resume", "one")[0]
 
 
-def test_a_method_that_changes_its_data_class_is_told(tmp_path, call):
+def test_a_method_that_changes_its_data_class_gets_a_warning(tmp_path, call):
     write(tmp_path, "value = Order()", 'yield step("pay").python(value.pay).checkpoint()')
     (tmp_path / "crashed").touch()
     said, trouble = call("run", "flow.py")
@@ -247,7 +247,7 @@ def test_a_method_that_changes_its_data_class_is_told(tmp_path, call):
     assert "step pay changes 'self' in place; a resumed run reuses its result without this change" in trouble
 
 
-def test_a_step_that_appends_to_a_list_of_the_workflow_is_told(tmp_path, call):
+def test_a_step_that_appends_to_a_list_of_the_workflow_gets_a_warning(tmp_path, call):
     write_holding(tmp_path, "bag.append")
     (tmp_path / "crashed").touch()
     _, trouble = call("run", "flow.py", "--id", "one")

@@ -118,7 +118,7 @@ class World:
     fails: set[str] = attrs.field(factory=set)
     failed: set[str] = attrs.field(factory=set)
     ran: list[str] = attrs.field(factory=list)
-    connection: Any = attrs.field(factory=threading.Lock)  # so the world is no argument that could be compared
+    connection: Any = attrs.field(factory=threading.Lock)  # so that the world is never compared as an argument
 
     def do(self, name: str, kind: str, amount: int) -> int:
         self.ran.append(name)

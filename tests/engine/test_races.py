@@ -302,7 +302,7 @@ class Ledger:
     standing: list[str] = attrs.field(factory=list)
     undone: Counter[str] = attrs.field(factory=Counter)
     is_broken: bool = False
-    connection: Any = attrs.field(factory=threading.Lock)  # so the world is no argument that could be compared
+    connection: Any = attrs.field(factory=threading.Lock)  # so that the world is never compared as an argument
 
     def do(self, name: str) -> str:
         if name not in self.standing:

@@ -951,6 +951,22 @@ def mapped() -> Generator[Any, Any, Any]:
     return (yield step("items").map(one, [0, 1, 2]))
 
 
+def test_a_pretended_time_hardly_passes_while_a_member_is_saved_beside_one_that_waits(world) -> None:
+    @workflow
+    def beside() -> Generator[Any, Any, Any]:
+        return (
+            yield parallel(
+                step("nap").sleep(3600), step("go").wait("go"), *(step("work").python(do, n) for n in range(40))
+            )
+        )
+
+    world.run(beside)
+    world.engine.signal_sync("run", "go", "yes")
+    before = world.clock.now()
+    world.resume(beside)
+    assert (world.clock.now() - before).total_seconds() < 60
+
+
 def test_members_that_wait_let_the_others_run_to_their_end_first(world):
     @workflow
     def beside() -> Generator[Any, Any, Any]:
