@@ -125,7 +125,7 @@ class StepRunner:
         self._secrets = secrets
         self._world = world
         self._places = remote.executors.ExecutorPool(executors) if executors else None
-        self._warned: set[tuple[str, ...]] = set()
+        self._warned: set[tuple[str, str]] = set()
         self.has_places = bool(executors)
         """Whether steps can run outside the engine's own process."""
 
@@ -215,15 +215,18 @@ class StepRunner:
         before = call.identity.arguments
         after = digest_arguments(called.function, called.args, called.kwargs, self._secrets) if before else {}
         changed = [name for name, form in after.items() if before.get(name) != form and not is_held(form)]
-        if changed and (call.step.name, *changed) not in self._warned:
-            self._warned.add((call.step.name, *changed))
-            _log.warning(
-                "run %s: step %s changes %s and returns None; a step works on copies of its arguments, so the workflow "
-                "does not see the change: return the changed value",
-                call.workflow_id,
-                call.step.name,
-                ", ".join(map(repr, changed)),
+        if changed:
+            self.warn_once(
+                call,
+                f"changes {', '.join(map(repr, changed))} and returns None; a step works on copies of its arguments, so the "
+                "workflow does not see the change: return the changed value",
             )
+
+    def warn_once(self, call: StepCall, text: str) -> None:
+        """Log what a step does wrong, once for all steps of its name."""
+        if (call.step.name, text) not in self._warned:
+            self._warned.add((call.step.name, text))
+            _log.warning("run %s: step %s %s", call.workflow_id, call.step.name, text)
 
     def _encode(self, call: StepCall, value: Any) -> tuple[Any, Any]:
         """Return an output in the form for the generator, and in encoded form."""

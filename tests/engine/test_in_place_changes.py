@@ -213,7 +213,7 @@ def test_an_edit_of_what_a_closure_holds_stops_the_resume(tmp_path, call):
     call("run", "flow.py", "--id", "one")
     assert "0 executed, 3 restored" in call("resume", "one")[0]
     write_holding(tmp_path, "times(2)", rate=5)
-    assert "rate: what the function holds has changed" in call("resume", "one", code=10)[1]
+    assert "rate, which the step's function holds, has changed" in call("resume", "one", code=10)[1]
     resumed, _ = call("resume", "one", "--on-code-change", "rerun")
     assert output(resumed) == output(call("run", "flow.py", "--id", "clean")[0])
 
@@ -261,7 +261,7 @@ def test_an_edit_of_a_method_has_one_reason(tmp_path, call):
     call("run", "flow.py", "--id", "one")
     write_holding(tmp_path, "client.bill", count="count += 1")
     trouble = call("resume", "one", code=10)[1]
-    assert "was edited" in trouble and "what the function holds" not in trouble
+    assert "was edited" in trouble and "function holds" not in trouble
 
 
 def test_an_edit_of_the_class_of_an_object_that_another_one_holds_stops_the_resume(tmp_path, call):
@@ -286,7 +286,7 @@ def flow():
     call("run", "flow.py", "--id", "one")
     assert "0 executed, 1 restored" in call("resume", "one")[0]
     (tmp_path / "flow.py").write_text(text.replace("return 2", "return 3"))
-    assert "parts: its code, or code that it uses, was edited" in call("resume", "one", code=10)[1]
+    assert "parts: its code, or code of the project that it uses, was edited" in call("resume", "one", code=10)[1]
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def flow():
     assert output(call("run", "flow.py", "--id", "one")[0]) == "[3, 2, 1]"
     assert "0 executed, 1 restored" in call("resume", "one")[0]
     (tmp_path / "flow.py").write_text(text.replace(*edit))
-    assert "key: its code, or code that it uses, was edited" in call("resume", "one", code=10)[1]
+    assert "key: its code, or code of the project that it uses, was edited" in call("resume", "one", code=10)[1]
     assert output(call("resume", "one", "--on-code-change", "rerun")[0]) == "[1, 2, 3]"
 
 

@@ -102,8 +102,8 @@ def digest_value(value: Any, secrets: KnownSecrets = NONE) -> Json:
         else:
             walk = ValueTree(secrets)
             tree = walk.of(value)
-            if walk.has_state and tree == {"$object": [kind.__qualname__]} and not walk.codes:
-                return UNKNOWN
+            if walk.has_state and not walk.codes and tree == {"$object": [kind.__qualname__]}:
+                return UNKNOWN  # only the name of its class is known
             digest = sha256(canonical(secrets.redact_tree(tree) if secrets.is_any else tree))
             if walk.codes:
                 rest = f".{_short(sha256(canonical(sorted({*walk.codes}))))}"

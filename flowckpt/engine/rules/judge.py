@@ -129,9 +129,6 @@ def incomparable_reasons(step: Step[Any], result: StepResult, secrets: KnownSecr
     )
 
 
-_WHAT_CHANGED = {True: "what the function holds has changed", False: "its code, or code that it uses, was edited"}
-
-
 def _compare_calls(
     action: Action, call: CallIdentity, result: StepResult | PartialState, secrets: KnownSecrets
 ) -> list[Reason]:
@@ -147,13 +144,19 @@ def _compare_calls(
     if type(action) is PythonAction:
         shown = format_arguments(action.function, action.args, action.kwargs, secrets)
     reasons += [
-        Reason(ReasonKind.CODE, f"{name}: {_WHAT_CHANGED[is_held(form)]}")
+        Reason(ReasonKind.CODE, _describe_code(name, is_held=is_held(form)))
         for name, form in call.arguments.items()
         if code_part(form) and code_part(result.arguments.get(name)) not in ("", code_part(form))
     ]
     moved = argument_differences(result.arguments, call.arguments, shown)
     reasons += [Reason(ReasonKind.ARGUMENTS, line) for line in moved]
     return reasons
+
+
+def _describe_code(name: str, *, is_held: bool) -> str:
+    if is_held:
+        return f"{name}, which the step's function holds, has changed"
+    return f"{name}: its code, or code of the project that it uses, was edited"
 
 
 def _form(fingerprint: str) -> str:

@@ -90,11 +90,6 @@ class RunContext:
         return self.judge.secrets
 
     @cached_property
-    def warned(self) -> set[str]:
-        """The warnings that were logged once and are not repeated."""
-        return set()
-
-    @cached_property
     def inbox(self) -> run.inbox.Inbox:
         """The messages for the run."""
         checkpointer = self.recorder.checkpointer

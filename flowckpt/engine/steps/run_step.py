@@ -411,14 +411,10 @@ def _forget_changed_values(run: RunContext, call: StepCall) -> None:
     """Do not record what the step changed in place, and warn: a resumed run does not change it again."""
     assert isinstance(call.action, PythonAction)
     for name in forget_changed_values(call.action, call.identity, run.secrets):
-        text = f"step {call.step.name} changes {name!r} in place"
-        if text not in run.warned:
-            run.warned.add(text)
-            _log.warning(
-                "run %s: %s; a resumed run reuses its result without this change: return the value instead",
-                call.workflow_id,
-                text,
-            )
+        run.runner.warn_once(
+            call,
+            f"changes {name!r} in place; a resumed run reuses its result without this change: return the value instead",
+        )
 
 
 async def _record_used(run: RunContext, call: StepCall, end: StepEnd) -> None:
