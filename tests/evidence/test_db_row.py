@@ -7,9 +7,13 @@ import hashlib
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
+import tempfile
 import time
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
@@ -338,11 +342,43 @@ async def test_a_database_in_wal_mode_is_read_without_a_trace(base, verifier, st
     before = sorted(os.listdir(base))
     verdict = await verifier.verify_evidence(db_row("wal.db", "t", {"a": 1}))
     assert sorted(os.listdir(base)) == before
-    if state == "copied":  # to read it, SQLite would have to write
-        assert verdict.status == "cannot_check", verdict.error
-    else:
-        assert verdict.verified, verdict.error
+    assert verdict.verified, verdict.error
     connection.close()
+
+
+async def test_a_database_whose_writer_was_killed_is_read_as_before_its_transaction_and_without_a_trace(base, verifier):
+    killed_in_a_transaction(base / "shop.db")
+    before = {each.name: each.read_bytes() for each in base.iterdir()}
+    verdict = await verifier.verify_evidence(db_row("shop.db", "loads", {}, {"state": "done"}))
+    assert verdict.verified, verdict.error
+    assert {each.name: each.read_bytes() for each in base.iterdir()} == before
+
+
+async def test_a_killed_writer_of_a_database_too_large_to_copy_is_named_with_the_command_that_helps(base, monkeypatch):
+    killed_in_a_transaction(base / "shop.db")
+    verifier = EvidenceVerifier(base, limits=Limits(query_seconds=1e-9))
+    assert (await verifier.verify_evidence(db_row("shop.db", "loads"))).status == "timed_out"
+    monkeypatch.setattr(tempfile, "tempdir", str(base / "shop.db"))  # no directory, so nothing can be written there
+    verdict = await EvidenceVerifier(base).verify_evidence(db_row("shop.db", "loads"))
+    assert verdict.status == "cannot_check", verdict
+    assert "sqlite3 shop.db .tables" in verdict.error, verdict.error
+
+
+def killed_in_a_transaction(database):
+    """Leave a database with one committed row, `done`, and the journal of a killed transaction that replaced it."""
+    program = """if True:
+        import os, signal, sqlite3, sys
+        shop = sqlite3.connect(sys.argv[1])
+        shop.execute("CREATE TABLE loads (source, state)")
+        shop.execute("INSERT INTO loads VALUES ('a.csv', 'done')")
+        shop.commit()
+        shop.execute("PRAGMA cache_size = 5")
+        shop.execute("UPDATE loads SET state = 'half'")
+        shop.executemany("INSERT INTO loads VALUES (?, 'half')", (("x" * 1000,) for _ in range(1000)))
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    subprocess.run([sys.executable, "-c", program, database], check=False)
+    assert Path(f"{database}-journal").stat().st_size > 0
 
 
 async def test_a_writer_that_holds_the_database_is_not_waited_for_long(base, shop):
