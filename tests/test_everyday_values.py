@@ -6,6 +6,8 @@ import array
 import collections
 import copyreg
 import dataclasses
+import decimal
+import enum
 import functools
 import operator
 import os
@@ -17,6 +19,7 @@ import sys
 import threading
 import time
 import types
+import typing
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -157,6 +160,67 @@ def test_a_library_that_changes_how_exceptions_are_pickled_changes_no_argument(m
 def test_functions_and_classes_count_as_code():
     with_code = {name for name in VALUES if code_part(digest(name, 0))}
     assert with_code == {"partial", "closure", "function", "class", "beside a function", "beside a client"}
+
+
+@dataclasses.dataclass
+class Fields:
+    rate: int = 7
+
+
+@dataclasses.dataclass
+class Derived(Fields):
+    more: int = 8
+
+
+class Size(enum.Enum):
+    SMALL = 1
+
+
+class Color(enum.Enum):
+    RED = 1
+
+    @property
+    def text(self) -> str:
+        return self.name
+
+
+class Price(decimal.Decimal):
+    @functools.cached_property
+    def gross(self) -> decimal.Decimal:
+        return self * 2
+
+
+@dataclasses.dataclass
+class Order:
+    net: int = 1
+
+    @classmethod
+    @functools.lru_cache
+    def free(cls) -> Order:
+        return cls(0)
+
+
+class Special(Order): ...
+
+
+class Vector(typing.NamedTuple):
+    x: int = 1
+    y: int = 2
+
+    def length(self) -> float:
+        return abs(complex(*self))
+
+
+@pytest.mark.parametrize(
+    ("value", "counts"),
+    [
+        *((each, False) for each in (Fields(), Derived(), Size.SMALL, Text("a"), Rows(), {"a": [Fields()]})),
+        *((each, True) for each in (Color.RED, Price(1), Order(), Special(), Vector(), [{"a": (Order(),)}])),
+    ],
+    ids=repr,
+)
+def test_the_class_of_a_value_counts_if_it_has_methods_that_the_step_may_call(value, counts):
+    assert bool(code_part(digest_value(value))) is counts
 
 
 class Cached:

@@ -135,6 +135,7 @@ CHILD = edit(
     '    return (yield step("clean").python(clean, count, 10).checkpoint())\n\n@workflow("shop")',
 )
 CALLABLES = """
+import enum
 import attrs
 
 @attrs.frozen
@@ -154,6 +155,27 @@ class Cleaner:
         return by + 3
 
 
+@attrs.frozen
+class Money:
+    cents: int
+
+    def add(self, by):
+        return 3 + by
+
+
+class Tariff(enum.Enum):
+    FULL = 1
+
+    @property
+    def rate(self):
+        return 10
+
+
+class Config(dict):
+    def add(self, by):
+        return by - -3
+
+
 def cleaner(by):
     def clean_by(count):
         return clean(count, by)
@@ -171,6 +193,10 @@ def clean_with(add, count):
 
 def clean_by(cleaner, count):
     return clean(count, cleaner.add(7))
+
+
+def clean_at(tariffs, count):
+    return clean(count, tariffs["usual"].rate)
 
 
 @workflow("shop")"""
@@ -205,6 +231,9 @@ CASES: dict[str, list[Case]] = {
         Case(edit("        return by + 3", "        return by + 4"), calling("clean_with, Cleaner(1).add, 5")),
         Case(edit("        return by + 3", "        return by + 4"), calling("clean_by, Cleaner(1), 5")),
         Case(edit("lambda by: by", "lambda by: by + 1"), calling("clean_with, lambda by: by, 5")),
+        Case(edit("return 3 + by", "return 4 + by"), calling("clean_by, Money(5), 5")),
+        Case(edit("return by - -3", "return by - -4"), calling("clean_by, Config(cents=5), 5")),
+        Case(edit("        return 10", "        return 11"), calling('clean_at, {"usual": Tariff.FULL}, 5')),
     ],
     "a file of `.reads()` or `.writes()` of a recorded step": [
         Case(write("data", "b"), both(write("data", "a"), modified('.reads("data")'))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import sys
 import threading
@@ -287,3 +288,25 @@ def test_behind_a_rerun_what_cannot_be_compared_is_named(then: Any, now: Any, na
     result = recorded(step("x").python(named, then))
     found = [str(reason) for reason in incomparable_reasons(step("x").python(named, now), result)]
     assert found == [f"arguments: {name}: cannot be compared, and an earlier step runs again" for name in names]
+
+
+@attrs.frozen
+class Sum:
+    cents: int
+
+    def text(self) -> str:
+        return str(self.cents)
+
+
+class Tariff(enum.Enum):
+    FULL = 1
+
+    def text(self) -> str:
+        return self.name
+
+
+@pytest.mark.parametrize("other", [[Sum(2)], [Sum(1), Tariff.FULL], [Tariff.FULL], [1], [call]])
+def test_another_value_with_other_code_is_another_argument_and_no_edit(other):
+    result = recorded(step("x").python(named, [Sum(1)]))
+    assert not identity_reasons(step("x").python(named, [Sum(1)]), result)
+    assert [each.kind for each in identity_reasons(step("x").python(named, other), result)] == ["arguments"]

@@ -15,7 +15,8 @@ read back, so it needs no annotation. The class is named without its module, bec
 fields are those that the class compares by, and those of any other class are what pickle would save.
 
 The state of any other object of the program or of a package (a client, a model) is not compared: it may hold the time of
-its start, and change with each call. Its class counts, and so does a function: a form may be `V`, `V.C`, `V?` or `V.C?`,
+its start, and change with each call. Its class counts. So do functions, and the class of a value if it has methods, which
+the step may call: a form may be `V`, `V.C`, `V?` or `V.C?`,
 where `V` is the digest of what can be compared, `C` that of the code, and `?` says that the state of an object is left out.
 A value that the called function holds has a `~` before its form.
 """
@@ -47,6 +48,7 @@ from flowckpt.core.identity.fingerprint import step_fingerprint
 from flowckpt.core.identity.inputs_hash import canonical
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.system import external
+from flowckpt.core.system.functions import cached_per_function
 from flowckpt.core.system.secret import MARK, Secret
 from flowckpt.errors import EncodingError, StepNotYieldedError
 
@@ -106,7 +108,7 @@ def digest_value(value: Any, secrets: KnownSecrets = NONE) -> Json:
                 return UNKNOWN  # only the name of its class is known
             digest = sha256(canonical(secrets.redact_tree(tree) if secrets.is_any else tree))
             if walk.codes:
-                rest = f".{_short(sha256(canonical(sorted({*walk.codes}))))}"
+                rest = f".{_short(sha256(canonical(sorted(walk.codes))))}"
             rest += UNKNOWN * walk.has_state
     except StepNotYieldedError:
         raise
@@ -136,7 +138,7 @@ class ValueTree:
     """
 
     def __init__(self, secrets: KnownSecrets = NONE, *, opens_objects: bool = True) -> None:
-        self.codes: list[str] = []
+        self.codes: set[str] = set()
         self.has_state = False
         self._opens_objects = opens_objects
         self._left = MAX_ITEMS
@@ -192,6 +194,7 @@ class ValueTree:
             return {"$object": [kind.__name__, name, *self._inside(value, [held_values(value)], depth)]}
         fields = _fields(value, kind)
         if fields is not None and not (self._opens_objects and _compares_by_identity(kind)):
+            self._note_methods(kind)
             return {"$object": [kind.__qualname__, {name: self._all([item], depth)[0] for name, item in fields}]}
         if fields is None:
             try:
@@ -203,7 +206,12 @@ class ValueTree:
 
     def _note_code(self, value: Any) -> None:
         if code := step_fingerprint(value):
-            self.codes.append(code)
+            self.codes.add(code)
+
+    def _note_methods(self, kind: type) -> None:
+        """Note the code of the class of a value; without methods, the class is not more than its fields."""
+        if self._opens_objects and (code := _code_of_methods(kind)):
+            self.codes.add(code)
 
     def _of_other(self, value: Any, kind: type, depth: int) -> Json:
         """Return the tree of an object that neither the codec nor its class describes.
@@ -219,6 +227,7 @@ class ValueTree:
         # A step would exhaust an iterator.
         if hasattr(kind, "__next__") or getattr(value, "nbytes", 0) >> 6 > self._left:
             raise IncomparableError
+        self._note_methods(kind)
         return {"$object": [kind.__qualname__, *self._inside(value, self._saved_parts(value, kind), depth)]}
 
     def _inside(self, value: Any, parts: Sequence[Any], depth: int) -> list[Json]:
@@ -283,6 +292,26 @@ def _is_value(value: Any, kind: Any, *, is_part: bool) -> bool:
     if not is_known or top == "os":  # `os.environ` differs in each process
         return False
     return not _compares_by_identity(kind) or hasattr(kind, "__next__") or not _has_own_state(value, kind)
+
+
+@cached_per_function
+def _code_of_methods(kind: type) -> str:
+    """Return the fingerprint of a class whose definition, or that of a base, has methods; else an empty text.
+
+    What attrs, dataclasses and enums generate does not come from the file of the class, and the bases of an enum are no code
+    of the project.
+    """
+    for each in filter(step_fingerprint, kind.__mro__):
+        file = getattr(sys.modules.get(each.__module__), "__file__", None)
+        for member in vars(each).values():
+            function = (
+                getattr(member, "fget", None) or getattr(member, "func", None) or getattr(member, "__func__", member)
+            )
+            while hasattr(function, "__wrapped__"):
+                function = function.__wrapped__
+            if getattr(getattr(function, "__code__", None), "co_filename", "") == file:
+                return step_fingerprint(kind)
+    return ""
 
 
 def _has_own_state(value: Any, kind: Any) -> bool:

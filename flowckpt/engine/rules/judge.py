@@ -30,13 +30,14 @@ from flowckpt.core.identity.call import (
 )
 from flowckpt.core.identity.fingerprint import code_of
 from flowckpt.core.identity.secrets import KnownSecrets
-from flowckpt.core.identity.values import NONE, code_part, is_held, is_incomplete
+from flowckpt.core.identity.values import NONE, UNKNOWN, code_part, is_held, is_incomplete, value_part
 from flowckpt.core.records import PartialState, StepResult
 from flowckpt.engine.rules import in_doubt as in_doubts
 from flowckpt.engine.rules.paths import is_within, make_handled_search
 from flowckpt.engine.rules.reasons import NONDETERMINISM, OnStale, Reason, ReasonKind, ResumePolicy, ReuseMode
 
 if TYPE_CHECKING:
+    from flowckpt.core.codec import Json
     from flowckpt.evidence.report import Verdict, VerificationReport
 
 
@@ -146,11 +147,17 @@ def _compare_calls(
     reasons += [
         Reason(ReasonKind.CODE, _describe_code(name, is_held=is_held(form)))
         for name, form in call.arguments.items()
-        if code_part(form) and code_part(result.arguments.get(name)) not in ("", code_part(form))
+        if _is_edited(result.arguments.get(name), form)
     ]
     moved = argument_differences(result.arguments, call.arguments, shown)
     reasons += [Reason(ReasonKind.ARGUMENTS, line) for line in moved]
     return reasons
+
+
+def _is_edited(old: Json, new: Json) -> bool:
+    """Return whether the code in an argument was edited. Another value has other code without any edit."""
+    was, now = value_part(old), value_part(new)
+    return code_part(new) != "" and code_part(old) not in ("", code_part(new)) and (was == now or UNKNOWN in (was, now))
 
 
 def _describe_code(name: str, *, is_held: bool) -> str:
