@@ -28,7 +28,7 @@ def main(spec: str, run: str, log: str, seed: str, mode: str) -> None:
             try:
                 lease = store.runs.acquire(run, take_over=mode == "takeovers")
                 steps = list(lease.latest.step_results) if lease.latest else []
-                sequence = lease.last_sequence
+                held, sequence = len(steps), lease.last_sequence
                 while not Path(f"{log}.stop").exists():
                     sequence += 1
                     steps.append(StepResult(f"step-{len(steps) + 1}", output=f"{seed}: {lease.attempt}"))
@@ -36,8 +36,10 @@ def main(spec: str, run: str, log: str, seed: str, mode: str) -> None:
                     fields = {"saved_at": datetime.now(UTC), "sequence": sequence, "attempt": lease.attempt}
                     store.runs.save(run, CheckpointData(name, "etl", "sha256:v1:00", step_results=steps, **fields))
                     os.write(acknowledged, f"{lease.attempt} {sequence} {name}\n".encode())
-                    if mode == "takeovers" and chance.random() < 0.3:
-                        time.sleep(chance.random() * 0.005)
+                    # After some saves the owner waits for the thief, who has to read all of them, on a busy machine too.
+                    is_long = len(steps) - held > 20
+                    if mode == "takeovers" and (is_long or chance.random() < 0.3):
+                        time.sleep(0.05 if is_long else chance.random() * 0.005)
             except (FencedError, RunLockedError):
                 time.sleep(chance.random() * 0.01)
             except CheckpointStorageError as error:
