@@ -28,12 +28,11 @@ from flowckpt.engine.rules.in_doubt import (
     repeats_effect,
     settle_by_user,
     settle_done,
-    settle_started,
 )
 from flowckpt.engine.rules.judge import CONTINUES, evidence_reasons, keep_partial, moved_reasons, partial_reasons
 from flowckpt.engine.rules.plan import Decision, PlannedStep, find_message_for, wait_reason
 from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ReuseMode
-from flowckpt.engine.run.in_doubt import may_be_running
+from flowckpt.engine.run.in_doubt import check_started
 from flowckpt.engine.run.result_cache import Cached, ResultCache
 from flowckpt.engine.run.resumption import Resumption
 from flowckpt.engine.values.failures import read_answer
@@ -354,9 +353,7 @@ class PlannedSteps(DryResponder):
     async def _judge_started(self, step: Step[Any], path: str, *, has_failed: bool) -> tuple[Reason, ...]:
         """Decide, by its evidence, about a started step that must not be done twice."""
         policy = self.resumption.judge.policy
-        report = await self.claims.verify_in_doubt(step)
-        is_running = may_be_running(policy, self.workflow_id, path)
-        settlement = settle_started(report, is_forced=policy.is_forced, may_be_running=is_running)
+        report, settlement = await check_started(self.claims, policy, self.workflow_id, step, path)
         ended = describe_start(has_failed=has_failed)
         if settlement is Settlement.ASK:
             self.stop_at(path, f"{ended}, and its evidence cannot tell whether it was done")

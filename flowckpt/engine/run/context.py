@@ -126,19 +126,6 @@ class RunContext:
         if not isinstance(saved, FlowckptError):
             await self.requests.remove(requests)
 
-    def make_resolver(self) -> run.in_doubt.InDoubtResolver:
-        """Return the resolver for steps that an earlier attempt started or finished."""
-        recorder = self.recorder
-        return run.in_doubt.InDoubtResolver(
-            self.workflow_id,
-            self.number,
-            self.judge,
-            recorder.superseded,
-            recorder.in_doubt,
-            self.runner,
-            self.claims,
-        )
-
     async def refuse_doubt(self, step: Step[Any], path: str) -> None:
         """Refuse the resume if an at-most-once step was started and its effect is unknown.
 
@@ -146,4 +133,4 @@ class RunContext:
             StepInDoubtError: it is unknown whether the step was done.
         """
         if path in self.recorder.in_doubt:
-            await self.make_resolver().refuse_doubt(step, path)
+            await run.in_doubt.refuse_doubt(self, step, path)

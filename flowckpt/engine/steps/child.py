@@ -14,8 +14,8 @@ from flowckpt.core.identity.secrets import refuse_secret_names, refuse_secrets
 from flowckpt.core.replay import Answer, Crash, Finish, Replay
 from flowckpt.core.system.secret import Secret
 from flowckpt.engine.rules.reasons import ReuseMode
-from flowckpt.engine.steps.members import CompositeRun, Driven
-from flowckpt.engine.steps.run_step import is_still_valid, note_restored
+from flowckpt.engine.steps.members import CompositeRun
+from flowckpt.engine.steps.run_step import Scope, is_still_valid, new_scope, note_restored
 from flowckpt.engine.values.failures import read_answer, record_error, step_failure
 from flowckpt.engine.values.inputs import refuse_output, refuse_unfit, reword_error
 from flowckpt.errors import EncodingError, FlowckptError
@@ -71,7 +71,7 @@ def _check_inputs(action: WorkflowAction, path: str) -> None:
 class ChildWorkflow(CompositeRun):
     """A child workflow of one run."""
 
-    _scope: Driven | None = None
+    _scope: Scope | None = None
 
     @property
     def _action(self) -> WorkflowAction:
@@ -104,7 +104,7 @@ class ChildWorkflow(CompositeRun):
             aside=aside,
             is_repeated=bool(nested),
         )
-        self._scope = self.new_scope(run, replay)
+        self._scope = new_scope(run, replay)
         is_ended = await self._scope.look_back()
         self.is_stale = self.is_stale or self._scope.is_stale
         if result is not None and is_ended and not self.is_stale:

@@ -147,7 +147,7 @@ class FanOut(CompositeRun):
 
     def _make_member(self, made: Enter) -> Member:
         made.is_bound = made.is_bound and not self.is_stale
-        return make_member(self.context, made, self.new_scope)
+        return make_member(self.context, made)
 
     def _race_again(self) -> None:
         """Queue the members that were stopped: the earlier end of the race no longer counts.

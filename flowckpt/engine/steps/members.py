@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 
 from flowckpt.core.dsl import Step, composites
 from flowckpt.core.identity.call import identify
 from flowckpt.core.records import Reason, StepError, StepResult
-from flowckpt.core.replay import Answer, Crash, Enter, Execute, Finish, Replay, Restore, drive, expand
+from flowckpt.core.replay import Answer, Enter, Execute, Replay, Restore, drive, expand
 from flowckpt.engine import steps
 from flowckpt.engine.rules.paths import ROLLBACK, is_stopped
 from flowckpt.engine.run.context import RunContext
@@ -27,23 +26,6 @@ from flowckpt.engine.values.failures import read_answer, read_fan_out
 from flowckpt.events import StepStarted
 from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.runner import Outcome
-
-
-class Driven(Protocol):
-    """The driver of one generator: a `Scope`."""
-
-    is_stale: bool
-
-    async def look_back(self) -> bool:
-        """Answer the generator from its record; return whether that brought it to its end."""
-        ...
-
-    async def run(self) -> Finish | Crash:
-        """Drive the generator to its end."""
-        ...
-
-
-NewScope = Callable[[RunContext, Replay], Driven]
 
 
 @attrs.define(eq=False, repr=False)
@@ -100,13 +82,8 @@ class PlainMember(Member):
 
 @attrs.define(eq=False, repr=False)
 class CompositeRun(Member):
-    """A step that consists of other steps; subclasses define how to look back and how to run.
+    """A step that consists of other steps; subclasses define how to look back and how to run."""
 
-    Attributes:
-        new_scope: creates the drivers of the generators below this step.
-    """
-
-    new_scope: NewScope = attrs.field(kw_only=True)
     _start_times: tuple[datetime, int] | None = None
 
     async def begin(self) -> None:
@@ -224,13 +201,13 @@ class StoppedMember(PlainMember):
                 self.context.recorder.restore(each)
 
 
-def make_member(run: RunContext, enter: Enter, new_scope: NewScope) -> Member:
+def make_member(run: RunContext, enter: Enter) -> Member:
     """Return the `Member` for a step."""
     action: Any = enter.step.action
     if is_stopped(enter.result):
         return StoppedMember(run, enter)
     if isinstance(action, composites.FanOutAction):
-        return steps.fan_out.FanOut(run, enter, new_scope=new_scope)
+        return steps.fan_out.FanOut(run, enter)
     if isinstance(action, composites.WorkflowAction):
-        return steps.child.ChildWorkflow(run, enter, new_scope=new_scope)
+        return steps.child.ChildWorkflow(run, enter)
     return PlainMember(run, enter)

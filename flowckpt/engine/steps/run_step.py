@@ -153,7 +153,7 @@ class Scope:
         self._command = command
         member = self._entered
         if member is None:
-            member = self._entered = steps.members.make_member(self.context, command, new_scope)
+            member = self._entered = steps.members.make_member(self.context, command)
             if await member.look_back():
                 self._entered = None
                 return member.answer
@@ -444,7 +444,7 @@ def _make_failure(run: RunContext, path: str, recorded: StepError) -> StepFailed
 
 async def _resolve_doubt(run: RunContext, call: StepCall) -> attempts.in_doubt.Resolution | None:
     """Resolve what an earlier call of the step left behind; return None if the step simply runs."""
-    resolution = await run.make_resolver().resolve(call)
+    resolution = await attempts.in_doubt.resolve(run, call)
     if run.notifier.emit is not None and resolution.report is not None and resolution.report.verdicts:
         await run.notifier.emit(evidence_event(call.workflow_id, call.path, resolution.report, "in_doubt"))
     return None if resolution is attempts.in_doubt.RUN else resolution

@@ -11,7 +11,7 @@ import attrs
 from flowckpt.core.identity.values import value_parts
 from flowckpt.core.records.wait import Wait, WaitKind
 from flowckpt.engine.run.context import RunContext
-from flowckpt.engine.run.in_doubt import Resolution
+from flowckpt.engine.run.in_doubt import Resolution, resolve_retry, undo_earlier
 from flowckpt.engine.run.notify import EventSink, events, evidence_event
 from flowckpt.engine.values.waits import Suspended
 from flowckpt.errors import (
@@ -187,7 +187,7 @@ class RetryLoop:
         if self.found.outcome is not None:
             return self.found.outcome
         if not self.is_undone and self.found.undo is not None:
-            unable = await self.context.make_resolver().undo_earlier(self.call, self.found.undo)
+            unable = await undo_earlier(self.context, self.call, self.found.undo)
             self.is_undone = unable is None
             return unable
         return None
@@ -257,7 +257,7 @@ class RetryLoop:
             )
             return False
         try:
-            self.found = await self.context.make_resolver().resolve_retry(self.call)
+            self.found = await resolve_retry(self.context, self.call)
         except StepInDoubtError as doubt:  # another try could repeat the effect
             error.add_note(f"It was not tried again: {doubt.message}.")
             return False
