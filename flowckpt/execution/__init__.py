@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from flowckpt.core.system.lazy import lazy_modules
 
 if TYPE_CHECKING:
-    from flowckpt.execution import command, files, interrupts, runner, thread
+    from flowckpt.execution import claims, command, files, interrupts, runner, thread
 
-__all__ = ["command", "files", "interrupts", "runner", "thread"]
+__all__ = ["claims", "command", "files", "interrupts", "runner", "thread"]
 
 __getattr__ = lazy_modules(__name__, *__all__)

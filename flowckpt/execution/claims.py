@@ -8,14 +8,14 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from flowckpt import evidence
 from flowckpt.core.dsl import Step
 from flowckpt.core.dsl.modifiers import ClaimedEvidence
-from flowckpt.core.records import CheckpointData, StepResult
+from flowckpt.core.records import StepResult
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 from flowckpt.errors import DecodingError, EvidenceError, EvidenceNotVerifiedError
 
@@ -24,25 +24,6 @@ if TYPE_CHECKING:
     from flowckpt.evidence.report import VerificationReport
     from flowckpt.evidence.verifier import EvidenceVerifier
     from flowckpt.execution.files import RunFiles
-
-
-class CheckOptions(Protocol):
-    """How the claims of a resumed run are checked."""
-
-    @property
-    def verify(self) -> Any:
-        """The mode: `hash` or `stat`, or None for the verifier's own."""
-        ...
-
-    @property
-    def base_path(self) -> str | None:
-        """The directory of relative paths; None for the recorded one."""
-        ...
-
-    @property
-    def allow_network(self) -> Sequence[str]:
-        """Hosts that network claims may reach."""
-        ...
 
 
 READS, WRITES = "reads", "writes"
@@ -84,18 +65,6 @@ class ClaimChecker:
         self._mode = mode
         self._base_path = base_path
         self._allow_network = allow_network
-
-    @classmethod
-    def of(cls, latest: CheckpointData, verifier: EvidenceVerifier | None, options: CheckOptions) -> ClaimChecker:
-        """Return the checker for a recorded run.
-
-        Args:
-            latest: its newest checkpoint.
-            verifier: the verifier of the program, or None.
-            options: how the resume checks them.
-        """
-        base_path = options.base_path or str(latest.metadata.get("base_path", ""))
-        return cls(verifier, options.verify, base_path, options.allow_network)
 
     @cached_property
     def verifier(self) -> EvidenceVerifier:

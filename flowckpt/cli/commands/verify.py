@@ -45,7 +45,7 @@ from flowckpt.evidence.checks.base import StepFacts
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import Moment, VerdictStatus, VerificationReport
 from flowckpt.evidence.verifier import EvidenceVerifier
-from flowckpt.execution.claims import ClaimChecker, read_facts, read_pack
+from flowckpt.execution.claims import read_facts, read_pack
 from flowckpt.maintenance.task_log import read_log
 from flowckpt.stores.queries import Verifications, note_verification
 
@@ -212,7 +212,7 @@ def check_evidence(data: CheckpointData, options: RunOptions, program: Program, 
     if not packs:
         return []
     with ExitStack() as pools:
-        verifier = ClaimChecker.of(data, None, options).verifier
+        verifier = options.make_checker(None, data.metadata).verifier
         if jobs > 1:
             verifier = verifier.changed(executor=pools.enter_context(ThreadPoolExecutor(jobs, "flowckpt-verify")))
         reports = asyncio.run(_verify_packs(verifier, [each[1:] for each in packs], jobs))

@@ -50,7 +50,7 @@ from flowckpt.engine.rules.paths import (
 from flowckpt.engine.rules.plan import NEXT_GENERATION, Decision, PlannedStep, ResumePlan, redact_steps
 from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ReuseMode
 from flowckpt.engine.run.result_cache import ResultCache
-from flowckpt.engine.run.resumption import Resumption, crash_loop_error, find_moved_versions
+from flowckpt.engine.run.resumption import Resumption, find_moved_versions
 from flowckpt.engine.steps.child import start_child
 from flowckpt.engine.steps.run_step import changed_members_reason
 from flowckpt.engine.values.failures import read_answer, read_fan_out, step_failure
@@ -118,8 +118,6 @@ class Planning(PlannedSteps):
         finally:
             replay.close()
         self._add_unseen(replay, is_finished=ends_at in ("", NEXT_GENERATION))
-        if resumption.crash_loop is not None:
-            self.stop = PlanEnd(crash_loop_error(self.workflow_id, resumption.crash_loop).message)
         if resumption.final is not None:
             self.stop = PlanEnd(secrets.redact(resumption.final.message))
         return ResumePlan(
@@ -129,7 +127,6 @@ class Planning(PlannedSteps):
             ends_at,
             self.stop.why,
             self.stop.at,
-            is_crash_loop=resumption.crash_loop is not None,
             is_final=resumption.final is not None,
             ends_otherwise=ends_otherwise,
             handled=handled,

@@ -36,7 +36,7 @@ from flowckpt.engine.values.waits import restore_waits
 from flowckpt.errors import CheckpointNotFoundError, StaleCheckpointError
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import Moment, VerificationReport
-from flowckpt.execution.claims import ClaimChecker, is_open, make_pack
+from flowckpt.execution.claims import is_open, make_pack
 from flowckpt.maintenance.attempts import warn_of_damage
 from flowckpt.stores.base import StoreBase
 from flowckpt.stores.queries import DAMAGE
@@ -189,7 +189,7 @@ class Recheck:
         Returns:
             The changes, by the path of the step (empty for the checkpoint itself); and the verdicts for the record.
         """
-        claims = ClaimChecker.of(base, self.verifier, self.options)
+        claims = self.options.make_checker(self.verifier, base.metadata)
         reports = await claims.verify_results(results)
         if any(map(is_open, reports.values())) and (workflow := self.workflow()) is not None:
             with contextlib.suppress(Exception, PlanStopped):  # claims that cannot be checked count as changed

@@ -120,22 +120,6 @@ async def find_crash_loop(
     return count if await store.owner(workflow_id) is None else None
 
 
-async def find_refusing_crash_loop(
-    store: StoreBase,
-    workflow_id: str,
-    latest: CheckpointData,
-    started: Sequence[str],
-    options: RunOptions,
-    *,
-    max_crashes: int,
-) -> CrashCount | None:
-    """Return the crash loop that a resume with these options would refuse."""
-    if options.force or options.steal:
-        return None
-    most = limit_of(latest.metadata, options.max_crashes, max_crashes)
-    return await find_crash_loop(store, workflow_id, latest, started, most=most)
-
-
 def crash_loop_error(workflow_id: str, crashes: CrashCount) -> CrashLoopError:
     """Return the error of a resume of a run in a crash loop.
 
@@ -181,7 +165,6 @@ class Resumption:
         in_doubt: the steps with a recorded start and no recorded end.
         spare: results of earlier attempts that their steps may reuse, by path.
         interrupted: the steps that were running when the process died or the run stopped, as far as it noted them: only a hint.
-        crash_loop: how often the run crashed, if a resume would refuse it because of that.
         messages: the unconsumed messages to a waiting run.
         is_guarded: whether the run has effects that are not repeated by default.
         final: why a resume is refused, if the run failed for good.
@@ -197,7 +180,6 @@ class Resumption:
     in_doubt: frozenset[str]
     spare: Mapping[str, StepResult] = attrs.field(factory=dict)
     interrupted: frozenset[str] = frozenset()
-    crash_loop: CrashCount | None = None
     messages: Sequence[Signal] = ()
     is_guarded: bool = False
     final: RunFinalError | None = None
@@ -266,7 +248,6 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     options: RunOptions,
     claims: ClaimChecker,
     store: StoreBase,
-    max_crashes: int = MAX_CRASHES,
     drops_answers: bool | None = None,
 ) -> Resumption:
     """Read a record, compare it with the inputs, and check its evidence.
@@ -280,7 +261,6 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
         options: the options of the resume.
         claims: checks the recorded claims.
         store: the store, for the reusable results of earlier attempts.
-        max_crashes: how often the run may crash at one step, unless its record says.
         drops_answers: whether approvals and signals must be given again; by default for imported runs that can continue.
 
     Raises:
@@ -310,8 +290,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     if policy.on_package_change is not OnStale.REUSE:
         judge.packages.update(find_moved_versions(latest.metadata))
     interrupted = frozenset(started) - view.ended(started) if started else frozenset[str]()
-    crashes = await find_refusing_crash_loop(store, workflow_id, latest, started, options, max_crashes=max_crashes)
-    parts = history, judge, cut, superseded, frozenset(latest.in_flight), spare, interrupted, crashes
+    parts = history, judge, cut, superseded, frozenset(latest.in_flight), spare, interrupted
     is_guarded = not all(GUARDED.isdisjoint(each.marks) for each in (*history.notable(), *superseded.results))
     final = None if options.from_step else final_error(workflow_id, latest)
     messages = await _read_messages(store, workflow_id, latest)

@@ -29,7 +29,7 @@ from flowckpt.errors import (
     SignalRefusedError,
 )
 from flowckpt.evidence import claims
-from flowckpt.execution.claims import ClaimChecker, list_failures
+from flowckpt.execution.claims import list_failures
 from flowckpt.stores.base import Ability, StoreBase
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
             )
     if is_approved and wait.claims:
         pack = claims.EvidencePack.from_document(wait.claims)
-        report = await ClaimChecker.of(latest, verifier, options).verifier.verify_evidence_pack(pack)
+        report = await options.make_checker(verifier, latest.metadata).verifier.verify_evidence_pack(pack)
         if not report.verified:
             raise ApprovalStaleError(workflow_id, name, reasons=list_failures(report) or (report.reason,))
     data = {"approved": is_approved, "comment": comment}

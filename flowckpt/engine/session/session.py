@@ -381,19 +381,18 @@ class Session:
 
     def _start(self, lease: Lease, bound: BoundInputs) -> Drive:
         options, workflow = self._options, self._workflow
-        base_path = options.base_path or str(Path.cwd())
         metadata: dict[str, Any] = {
             "target": dict(describe_target(workflow) if options.target is None else options.target),
             "tags": dict(options.tags),
             "defaulted": list(bound.defaulted),
-            "base_path": base_path,
+            "base_path": options.base_path or str(Path.cwd()),
             BIRTH: ids.new_token(16),
         }
         if options.given_saving:
             metadata["saving"] = options.given_saving
         if options.given_limits:
             metadata[LIMITS] = options.given_limits
-        claims = ClaimChecker(self._ports.verifier, options.verify, base_path, options.allow_network)
+        claims = options.make_checker(self._ports.verifier, metadata)
         judge = Judge(ResumePolicy(takes_cached=not options.no_cache), secrets=bound.known_secrets())
         return self._make_drive(lease, _AttemptStart(bound, History(), metadata, claims, judge))
 
@@ -434,7 +433,7 @@ class Session:
             results=results,
         )
         metadata["defaulted"] = list(bound.defaulted)
-        claims = ClaimChecker(self._ports.verifier, options.verify, metadata["base_path"], options.allow_network)
+        claims = options.make_checker(self._ports.verifier, metadata)
         judge = Judge(ResumePolicy(takes_cached=not options.no_cache), secrets=bound.known_secrets())
         self.inputs, self.bound = {}, bound
         origin = _AttemptStart(bound, History(), metadata, claims, judge, waits=Waits.of(metadata))
@@ -460,7 +459,7 @@ class Session:
             raise RunMovedOnError(self._workflow_id, expected=self._options.if_attempt or 0, attempt=latest.attempt)
         started = await read_started_steps(self._ports.store, self._workflow_id, latest)
         crash_count = await self._check_crash_count(lease, latest, started)
-        claims = ClaimChecker.of(latest, self._ports.verifier, self._options)
+        claims = self._options.make_checker(self._ports.verifier, latest.metadata)
         if self.is_cancel or UNFINISHED in latest.metadata:
             return self._start_undoing(lease, latest, claims, crash_count)
         read = partial(

@@ -29,12 +29,11 @@ from flowckpt.core.replay import Answer, Crash, DroppedResults, Enter, Execute, 
 from flowckpt.core.replay.replay import is_another
 from flowckpt.engine.dry.recorded_drive import DryResponder
 from flowckpt.engine.rules import reasons as rules
-from flowckpt.engine.rules.crash_loop import CrashCount
 from flowckpt.engine.rules.paths import ROLLBACK, UNFINISHED, find_left_to_undo, find_not_yielded, undone_paths
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.notify import events
-from flowckpt.engine.run.resumption import check_workflow_name, crash_loop_error
+from flowckpt.engine.run.resumption import check_workflow_name
 from flowckpt.engine.run.undo_steps import find_moved_argument, undo_step
 from flowckpt.engine.steps.run_step import run_step
 from flowckpt.engine.values.failures import find_failed_step, read_answer, read_fan_out
@@ -347,12 +346,8 @@ class UndoAttempt:
             raise self._make_refusal(reasons)
         run.recorder.undo.undoable, run.recorder.undo.not_undoable = search.undoable, reasons
 
-    async def plan(self, crash_loop: CrashCount | None) -> ResumePlan:
-        """Return what the attempt would do.
-
-        Args:
-            crash_loop: how often the run crashed, if a resume would refuse it because of that.
-        """
+    async def plan(self) -> ResumePlan:
+        """Return what the attempt would do."""
         view = as_view(self.latest.step_results)
         search = UndoSearch(secrets=self.bound.known_secrets())
         reasons: dict[str, str] = {}
@@ -381,8 +376,6 @@ class UndoAttempt:
         stops, stopped_by = self._describe_stop(), ""
         if reasons and not self.options.force:
             stops, stopped_by = self._make_refusal(reasons).message, next(iter(reasons))
-        if crash_loop is not None:
-            stops, stopped_by = crash_loop_error(self.workflow_id, crash_loop).message, ""
         return ResumePlan(
             self.workflow_id,
             self.workflow.name,
@@ -390,7 +383,6 @@ class UndoAttempt:
             ends_at=search.ends_at if search.is_blind else "",
             stops=stops,
             stopped_by=stopped_by,
-            is_crash_loop=crash_loop is not None,
             is_undoing=True,
         )
 

@@ -16,9 +16,10 @@ from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.engine.dry.planner import make_plan
+from flowckpt.engine.rules.crash_loop import limit_of
 from flowckpt.engine.rules.plan import Decision, ResumePlan
 from flowckpt.engine.rules.reasons import MAX_CRASHES
-from flowckpt.engine.run.resumption import find_refusing_crash_loop, read_resumption, read_started_steps
+from flowckpt.engine.run.resumption import crash_loop_error, find_crash_loop, read_resumption, read_started_steps
 from flowckpt.engine.undo.compensate import read_undoing, read_unfinished
 from flowckpt.engine.values.failures import stale_step_error
 from flowckpt.engine.values.options import RunOptions
@@ -74,30 +75,28 @@ async def plan_resume(  # noqa: PLR0913 - the run, its ports, and the options of
         WorkflowChangedError: the record belongs to another workflow.
         StepNotFoundError: the step given with `--from` is not in the record.
     """
-    claims = ClaimChecker.of(latest, verifier, options)
+    claims = options.make_checker(verifier, latest.metadata)
     started = await read_started_steps(store, workflow_id, latest)
     unfinished = read_unfinished(latest.metadata)
+    reports: Mapping[str, VerificationReport] = {}
     if unfinished is not None:
         undoing = read_undoing(workflow, workflow_id, latest, inputs=inputs, end=unfinished, options=options)
-        crash_loop = await find_refusing_crash_loop(
-            store, workflow_id, latest, started, options, max_crashes=max_crashes
-        )
-        return PlannedResume(await undoing.plan(crash_loop), {}, claims)
-    read = partial(
-        read_resumption,
-        *(workflow, workflow_id, latest, started),
-        inputs=inputs,
-        options=options,
-        claims=claims,
-        store=store,
-        max_crashes=max_crashes,
-    )
-    resumption, clock = await read(), clock or SystemClock()
-    plan = await make_plan(workflow, workflow_id, resumption, claims, store, clock)
-    if latest.status is Status.COMPLETED and latest.metadata.get(IMPORTED) is True and not plan.is_nothing_to_do:
-        resumption = await read(drops_answers=True)
+        plan = await undoing.plan()
+    else:
+        given: Any = {"inputs": inputs, "options": options, "claims": claims, "store": store}
+        read = partial(read_resumption, workflow, workflow_id, latest, started, **given)
+        resumption, clock = await read(), clock or SystemClock()
         plan = await make_plan(workflow, workflow_id, resumption, claims, store, clock)
-    return PlannedResume(plan, resumption.judge.reports, claims)
+        if latest.status is Status.COMPLETED and latest.metadata.get(IMPORTED) is True and not plan.is_nothing_to_do:
+            resumption = await read(drops_answers=True)
+            plan = await make_plan(workflow, workflow_id, resumption, claims, store, clock)
+        reports = resumption.judge.reports
+    if not (options.force or options.steal):
+        most = limit_of(latest.metadata, options.max_crashes, max_crashes)
+        if (crashes := await find_crash_loop(store, workflow_id, latest, started, most=most)) is not None:
+            why = crash_loop_error(workflow_id, crashes).message
+            plan = attrs.evolve(plan, is_crash_loop=True, stops=why, stopped_by="", repeats_effect=False)
+    return PlannedResume(plan, reports, claims)
 
 
 def refuse_stop(plan: ResumePlan, settled: Collection[str]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import attrs
 
-from flowckpt import maintenance
+from flowckpt import execution, maintenance
 from flowckpt.core.dsl.modifiers import to_seconds
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 from flowckpt.core.system.numbers import is_finite_number
@@ -22,6 +22,7 @@ from flowckpt.engine.rules.reasons import LIMITS, MAX_CRASHES
 from flowckpt.errors import InputError, SettingError
 
 if TYPE_CHECKING:
+    from flowckpt.evidence.verifier import EvidenceVerifier
     from flowckpt.maintenance.retention import Retention
     from flowckpt.stores.base import StoreBase
 
@@ -296,6 +297,18 @@ class RunOptions(FieldEquality):
         if self.given_saving:
             written["saving"] = self.given_saving
         return written
+
+    def make_checker(
+        self, verifier: EvidenceVerifier | None, metadata: Mapping[str, Any]
+    ) -> execution.claims.ClaimChecker:
+        """Return the checker of a run's claims.
+
+        Args:
+            verifier: the verifier of the program, or None.
+            metadata: the metadata of the run.
+        """
+        base_path = self.base_path or str(metadata.get("base_path", ""))
+        return execution.claims.ClaimChecker(verifier, self.verify, base_path, self.allow_network)
 
     @property
     def given_saving(self) -> dict[str, float]:
