@@ -52,7 +52,7 @@ from flowckpt.engine.values.target import describe_target, load_target
 from flowckpt.errors import FlowckptError, StepDefinitionError, WorkflowDefinitionError
 from flowckpt.events import Event
 from flowckpt.execution.claims import ClaimChecker
-from flowckpt.execution.current_step import NullStepServices, StepCall
+from flowckpt.execution.current_step import StepCall, StepServices
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import StepRunner, WorldSources
 from flowckpt.stores.memory import MemoryCheckpointStore
@@ -345,7 +345,7 @@ def main(question_file: Path, answer_file: Path) -> None:
     answer_file.write_text(json.dumps(answer), encoding="utf-8")
 
 
-_SERVICES = NullStepServices("a workflow is only driven again, to compare what it does")
+_SERVICES = StepServices("a workflow is only driven again, to compare what it does")
 
 
 @attrs.frozen

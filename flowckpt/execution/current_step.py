@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import attrs
 
@@ -29,57 +29,11 @@ from flowckpt.errors import EncodingError, FlowckptError, InputError
 T = TypeVar("T")
 
 
-class StepServices(Protocol):
-    """The services of the engine for a running step; see `flowckpt.engine.run.progress`."""
+class StepServices:
+    """The services of the engine for a running step.
 
-    def progress(self, current: CurrentStep, done: float, total: float | None, note: str) -> None:
-        """Report the progress of a step."""
-        ...
-
-    def record(self, current: CurrentStep, figures: Mapping[str, Any]) -> None:
-        """Add figures of a step."""
-        ...
-
-    def publish(self, current: CurrentStep, name: str, value: Any) -> None:
-        """Publish a value of a step."""
-        ...
-
-    def save(self, current: CurrentStep, state: Any, as_type: Any) -> None:
-        """Make the partial state of a step durable."""
-        ...
-
-    async def save_async(self, current: CurrentStep, state: Any, as_type: Any) -> None:
-        """Make the partial state of a step durable, called in the loop."""
-        ...
-
-    def load(self, current: CurrentStep, default: Any, as_type: Any) -> Any:
-        """Return the partial state of a step."""
-        ...
-
-
-class EngineStepServices(StepServices, Protocol):
-    """The services in the engine's process, which also serve steps in other processes."""
-
-    @property
-    def is_followed(self) -> bool:
-        """Whether the progress of steps is shown anywhere."""
-        ...
-
-    def find_state(self, path: str) -> tuple[Any, ...]:
-        """Return the encoded partial state of a step; nothing if it has saved none."""
-        ...
-
-    async def save_recorded(self, current: CurrentStep, tree: Any) -> None:
-        """Make an encoded partial state durable; called in the loop."""
-        ...
-
-    def publish_recorded(self, current: CurrentStep, published: Any) -> None:
-        """Publish encoded values."""
-        ...
-
-
-class NullStepServices:
-    """Services for code that is not a recorded step: progress is ignored, saves are refused.
+    These are those of code that is not a recorded step: progress is ignored, saves are refused. `RunServices` of
+    `flowckpt.engine.run.progress` serves the steps of a run, `RemoteStepServices` those in a worker.
 
     Args:
         where: what happens in this code, for the error.
@@ -127,19 +81,19 @@ class NullStepServices:
 
     @property
     def is_followed(self) -> bool:
-        """Return False: progress is not shown."""
+        """Whether the progress of steps is shown anywhere: not that of this code."""
         return False
 
     def find_state(self, path: str) -> tuple[Any, ...]:
-        """Return nothing."""
+        """Return the encoded partial state of a step; nothing if it has saved none."""
         return ()
 
     async def save_recorded(self, current: CurrentStep, tree: Any) -> None:
-        """Refuse; see `save`."""
+        """Refuse to make an encoded partial state durable; see `save`."""
         self.save(current, tree, None)
 
 
-NO_SERVICES = NullStepServices("a step is undone or adopted")
+NO_SERVICES = StepServices("a step is undone or adopted")
 
 
 @attrs.define(eq=False, repr=False)
@@ -170,7 +124,7 @@ class StepCall:
     action: Action
     modifiers: Modifiers
     identity: CallIdentity
-    services: EngineStepServices
+    services: StepServices
     location: str = ""
     generation: int = 1
     since: datetime | None = None

@@ -32,6 +32,7 @@ from flowckpt.core.system.blocking import blocking_allowed, finish_despite_cance
 from flowckpt.engine.run.notify import events
 from flowckpt.errors import EncodingError, FlowckptError
 from flowckpt.execution.current_step import (
+    StepServices,
     add_figures,
     encode_published,
     ended_try_error,
@@ -51,8 +52,8 @@ if TYPE_CHECKING:
 
 
 @attrs.define(eq=False, repr=False, slots=False)
-class RunServices:
-    """The engine's services for the steps of one attempt; its `StepServices`.
+class RunServices(StepServices):
+    """The engine's services for the steps of one attempt.
 
     Attributes:
         recorder: makes partial states durable.

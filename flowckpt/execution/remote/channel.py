@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from flowckpt.core import codec
 from flowckpt.errors import ExecutorError
 from flowckpt.execution.current_step import (
+    StepServices,
     add_figures,
     encode_published,
     ended_try_error,
@@ -178,7 +179,7 @@ class StepSnapshot(NamedTuple):
     baggage: bytes = b""
 
 
-class RemoteStepServices:
+class RemoteStepServices(StepServices):
     """The services of one try of a step in a worker.
 
     Args:
