@@ -31,21 +31,18 @@ from flowckpt.errors import StepFailedError
 
 UNIONS = (typing.Union, types.UnionType)
 LEAVES = (int, float, str, bytes, bool, complex, date, time, datetime, timedelta, type(Path()))
-_CONTAINERS = {
-    list,
-    dict,
-    tuple,
-    set,
-    frozenset,
+SEQUENCES = (list, tuple, set, frozenset)
+LISTS = {
+    *SEQUENCES,
     collections.abc.Sequence,
     collections.abc.MutableSequence,
-    collections.abc.Mapping,
-    collections.abc.MutableMapping,
     collections.abc.Iterable,
     collections.abc.Collection,
     collections.abc.Set,
     collections.abc.MutableSet,
 }
+MAPPINGS = {dict, collections.abc.Mapping, collections.abc.MutableMapping}
+_CONTAINERS = LISTS | MAPPINGS
 
 
 def is_anything(annotation: Any) -> bool:

@@ -19,7 +19,10 @@ import attrs
 from flowckpt.core.codec import tags
 from flowckpt.core.codec.annotations import (
     LEAVES,
+    LISTS,
+    MAPPINGS,
     NUMBERS,
+    SEQUENCES,
     UNIONS,
     bare_type,
     is_anything,
@@ -32,18 +35,6 @@ from flowckpt.core.codec.tags import Json
 from flowckpt.core.codec.types import from_plain
 from flowckpt.core.system.declared import short_repr, type_name
 from flowckpt.errors import DecodingError
-
-_SEQUENCES = (list, tuple, set, frozenset)
-_LISTS = {
-    *_SEQUENCES,
-    collections.abc.Sequence,
-    collections.abc.MutableSequence,
-    collections.abc.Iterable,
-    collections.abc.Collection,
-    collections.abc.Set,
-    collections.abc.MutableSet,
-}
-_MAPPINGS = {dict, collections.abc.Mapping, collections.abc.MutableMapping}
 
 
 def fit_value(tree: Json, annotation: Any, *, place: str) -> Any:
@@ -90,9 +81,9 @@ def find_misfit(plain: Any, annotation: Any, place: str) -> str:
 
 
 def _find_class_misfit(plain: Any, cls: type, arguments: tuple[Any, ...], bare: Any, place: str) -> str:
-    if cls in _LISTS:
+    if cls in LISTS:
         return _find_item_misfit(plain, cls, arguments, bare, place)
-    if cls in _MAPPINGS:
+    if cls in MAPPINGS:
         if type(plain) is not dict:
             return _misfit_message(plain, bare, place)
         key, item = arguments or (Any, Any)
@@ -122,7 +113,7 @@ def _find_field_misfit(plain: Any, cls: Any, bare: Any, place: str) -> str:
 
 
 def _find_item_misfit(plain: Any, cls: type, arguments: tuple[Any, ...], bare: Any, place: str) -> str:
-    if not isinstance(plain, _SEQUENCES):
+    if not isinstance(plain, SEQUENCES):
         return _misfit_message(plain, bare, place)
     if cls is tuple and arguments and arguments[-1] is not Ellipsis:
         if len(arguments) != len(plain):
