@@ -20,12 +20,11 @@ from flowckpt.core.dsl.checks import CREATED, Noted, unyielded_warnings
 from flowckpt.core.identity.secrets import KnownSecrets, refuse_secrets
 from flowckpt.core.records import CheckpointData, Reason, Status, StepError
 from flowckpt.core.records.result import sum_figures
-from flowckpt.core.records.wait import STOPPED, birth_of, due_at
+from flowckpt.core.records.wait import STOPPED, birth_of
 from flowckpt.core.replay import Crash, Replay
 from flowckpt.core.system.attrs_base import lazy_frozen
 from flowckpt.engine import session, undo
 from flowckpt.engine.rules.paths import find_handled_end, find_left_to_undo, find_not_yielded
-from flowckpt.engine.run.checkpointer import Checkpointer
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.live import WATCH
 from flowckpt.engine.run.notify import EventFactory, EventSink, events, failed_event, redact_ending, saved_event
@@ -49,182 +48,11 @@ from flowckpt.execution.runner import INTERRUPTIONS
 
 if TYPE_CHECKING:
     from flowckpt.core.records.wait import Wait
-    from flowckpt.engine.undo.compensate import UndoAttempt, UnfinishedRollback
+    from flowckpt.engine.undo.compensate import UndoAttempt
     from flowckpt.engine.values.result import StepCounts, WorkflowResult
 
 
 _log = logging.getLogger(__name__)
-
-# The end of an attempt: its final checkpoint, its result, its last event. One path for every kind of end.
-
-
-@lazy_frozen(eq=False, repr=False)
-class Ending:
-    """Ends an attempt whose generator has ended.
-
-    Attributes:
-        workflow: the workflow.
-        started_ns: when the attempt started, by the clock's `elapsed_ns`.
-        rollback_failures: the steps that could not be undone.
-        decided: how the run ends, if an earlier attempt decided that.
-        output_type: the type of what the workflow returned.
-    """
-
-    workflow: Workflow[Any, Any]
-    context: RunContext
-    started_ns: int
-    rollback_failures: tuple[StepFailedError, ...] = ()
-    decided: UnfinishedRollback | None = None
-    output_type: Any = Any
-
-    @property
-    def _checkpointer(self) -> Checkpointer:
-        return self.context.recorder.checkpointer
-
-    @property
-    def _steps(self) -> tuple[int, int]:
-        return self.context.notifier.executed, self.context.notifier.restored
-
-    async def end(self, output: Any, ending: BaseException | None) -> tuple[WorkflowResult, list[EventFactory]]:
-        """Save the final checkpoint, and return the result and the events to emit.
-
-        Args:
-            output: the workflow's output, encoded.
-            ending: the exception that ended the run; None if the workflow returned.
-
-        Raises:
-            FencedError: the run was taken over by another owner.
-        """
-        factories: list[EventFactory] = []
-        recorder, checkpointer, secrets = self.context.recorder, self._checkpointer, self.context.judge.secrets
-        is_reported = isinstance(ending, SuspensionUnsavedError)  # its failed save already has an event
-        if isinstance(ending, CheckpointStorageError) and not checkpointer.is_usable and not is_reported:
-            factories.append(partial(failed_event, checkpointer.run.workflow_id, checkpointer.attempted, ending))
-        reason, error = reason_of(ending, secrets)
-        if self.decided is not None:
-            reason, error = self.decided.reason, self.decided.error
-        is_saved = False
-        unsaved = ending if isinstance(ending, FlowckptError) and not checkpointer.is_usable else None
-        if checkpointer.is_usable:
-            try:
-                encoded = None if ending is not None else Recorded(output)
-                data = await checkpointer.save(
-                    reason,
-                    output=encoded,
-                    error=error,
-                    in_flight=recorder.list_unfinished(),  # also for a complete run: its code may yield these steps again
-                    evidence=recorder.take_unsaved_verdicts(),
-                )
-                factories.append(partial(saved_event, checkpointer.run.workflow_id, data, checkpointer.policy.took))
-                is_saved = True
-            except FlowckptError as failure:
-                continues = checkpointer.policy.continues_after(failure)
-                if isinstance(failure, FencedError) and not continues:
-                    raise
-                unsaved = failure
-                factories.append(partial(failed_event, checkpointer.run.workflow_id, checkpointer.attempted, failure))
-                if ending is not None:
-                    ending.add_note(f"The end of the run could not be saved: {failure.message}")
-                elif not continues:
-                    ending, (reason, error) = failure, reason_of(failure, secrets)
-        result = self._make_final_result(output, ending, reason, is_saved, unsaved, error)
-        factories.append(partial(self._final_event, result, ending, error))
-        return result, factories
-
-    def suspend(self, waits: tuple[Wait, ...], attempt: int) -> tuple[WorkflowResult, list[EventFactory]]:
-        """Return the result of a suspended attempt, which is already saved, and the events to emit.
-
-        Args:
-            waits: the pending waits of the run.
-            attempt: the attempt that saved last; an attempt that changed nothing saves nothing.
-        """
-        run, steps = self._checkpointer.run.workflow_id, self._steps
-        result = self._make_result(Status.SUSPENDED, None, attempt, waits=waits)
-        duration = result.duration_ms
-        return result, [lambda: events.WorkflowSuspended(run, waits, due_at(waits), *steps, duration)]
-
-    def repeat(
-        self, output: Any, ending: BaseException | None, latest: CheckpointData
-    ) -> tuple[WorkflowResult, list[EventFactory]]:
-        """Return the result and the last event of an attempt that only repeated the recorded end.
-
-        Nothing is saved: the record already has this end.
-        """
-        reason, error = reason_of(ending, self.context.secrets)
-        result = self._make_final_result(output, ending, reason, True, None, error, latest.attempt)
-        return result, [partial(self._final_event, result, ending, error)]
-
-    def _make_final_result(
-        self,
-        output: Any,
-        ending: BaseException | None,
-        reason: Reason,
-        is_saved: bool,
-        unsaved: FlowckptError | None,
-        error: StepError | None,
-        attempt: int | None = None,
-    ) -> WorkflowResult:
-        value = codec.decode(output, self.output_type) if ending is None else None
-        handled = None
-        if reason is Reason.FAILED and error is not None:
-            handled = find_handled_end(self._checkpointer.history.results, error.path)
-        number = self._checkpointer.attempt if attempt is None else attempt
-        result = self._make_result(
-            Status(reason.value),
-            value,
-            number,
-            error=ending,
-            is_saved=is_saved,
-            failure=error,
-            save_error=unsaved,
-            handled=handled,
-            undoable=self._list_undoable() if isinstance(ending, INTERRUPTIONS) else (),
-        )
-        if isinstance(ending, RunInterrupted):
-            ending.result = result
-        return result
-
-    def _make_result(self, status: Status, output: Any, attempt: int, **more: Any) -> WorkflowResult:
-        checkpointer = self._checkpointer
-        result = results.WorkflowResult(
-            checkpointer.run.workflow_id,
-            self.workflow.name,
-            status,
-            output,
-            attempt,
-            results.StepCounts(*self._steps, self.context.notifier.failed),
-            round((self.context.clock.elapsed_ns() - self.started_ns) / 1e6, 3),
-            rollback_failures=self.rollback_failures,
-            undone=tuple(self.context.recorder.undo.undone),
-            last_saved=checkpointer.last_saved,
-            figures=sum_figures(checkpointer.history.results),
-            generation=self.context.generation,
-            **more,
-        )
-        self.context.interrupts.result = result
-        return result
-
-    def _list_undoable(self) -> tuple[str, ...]:
-        """Return the steps that a cancel would undo, newest first, as far as the generator has yielded them."""
-        recorder = self.context.recorder
-        if not recorder.undo.compensate:
-            return ()
-        left = find_left_to_undo(recorder.checkpointer.history.results, recorder.undo.undoable)
-        return tuple(each.path for each in left)
-
-    def _final_event(
-        self, result: WorkflowResult, ending: BaseException | None, error: StepError | None
-    ) -> events.Event:
-        run, steps, duration = self._checkpointer.run.workflow_id, self._steps, result.duration_ms
-        if ending is None:
-            return events.WorkflowCompleted(run, result.output, *steps, duration, result.is_saved)
-        cause = cause_of_stop(ending)
-        if result.status is Status.SUSPENDED:
-            return events.WorkflowSuspended(run, (), None, *steps, duration, cause, result.is_saved)
-        if result.status is Status.CANCELLED:
-            return events.WorkflowCancelled(run, cause, *steps, duration, result.is_saved)
-        error = error or StepError("", "")
-        return events.WorkflowFailed(run, error.type, error.message, *steps, duration, result.is_saved)
 
 
 def reason_of(ending: BaseException | None, secrets: KnownSecrets = NO_SECRETS) -> tuple[Reason, StepError | None]:
@@ -246,6 +74,25 @@ def reason_of(ending: BaseException | None, secrets: KnownSecrets = NO_SECRETS) 
 def cause_of_stop(ending: BaseException | None) -> str:
     """Return the name of the signal that stopped a run; `cancelled` if its task or a request cancelled it."""
     return ending.signal_name if isinstance(ending, RunInterrupted) else "cancelled"
+
+
+def final_event(result: WorkflowResult, cause: str = "", error: StepError | None = None) -> events.Event:
+    """Return the last event of an attempt.
+
+    Args:
+        result: its result.
+        cause: what stopped the run, if it was stopped.
+        error: how the run failed; by default the failure of the result.
+    """
+    run, steps, duration = result.workflow_id, (result.steps.executed, result.steps.restored), result.duration_ms
+    if result.status is Status.COMPLETED:
+        return events.WorkflowCompleted(run, result.output, *steps, duration, result.is_saved)
+    if result.status is Status.SUSPENDED:
+        return events.WorkflowSuspended(run, result.waits, result.due_at, *steps, duration, cause, result.is_saved)
+    if result.status is Status.CANCELLED:
+        return events.WorkflowCancelled(run, cause, *steps, duration, result.is_saved)
+    error = error or result.failure or StepError("", "")
+    return events.WorkflowFailed(run, error.type, error.message, *steps, duration, result.is_saved)
 
 
 @lazy_frozen(eq=False, repr=False)
@@ -285,6 +132,8 @@ class Drive:
     next_inputs: BoundInputs | None = attrs.field(init=False, default=None)
     ended: GenerationEnd | None = attrs.field(init=False, default=None)
     _has_found_undo: bool = attrs.field(init=False, default=False)
+    _started_ns: int = attrs.field(init=False, default=0)
+    _rollback_failures: tuple[StepFailedError, ...] = attrs.field(init=False, default=())
 
     async def run(self, emit: EventSink | None = None, *, folds_restored: bool = False) -> None:
         """Run the attempt.
@@ -305,7 +154,7 @@ class Drive:
         run = self.context
         run.notifier.listen(emit, run.workflow_id, folds_restored=folds_restored)
         run.recorder.checkpointer.policy.is_timed = emit is not None
-        started_ns = run.clock.elapsed_ns()
+        self._started_ns = run.clock.elapsed_ns()
         run.interrupts.watch(asyncio.current_task())
         run.services.loop = asyncio.get_running_loop()
         output: Any = None
@@ -329,7 +178,7 @@ class Drive:
             for warning in unyielded_warnings(created, ending=ending):
                 _log.warning("run %s: %s", run.workflow_id, warning)
         try:
-            ending = await self._end(output, ending, started_ns)
+            ending = await self._end(output, ending)
         finally:
             run.runner.kill_places()  # a second signal stops everything, and still no process may be left running
         # A failed or suspended workflow is a result. Exceptions that stop the program (Ctrl-C, a cancel, SystemExit)
@@ -408,7 +257,7 @@ class Drive:
             events.WorkflowContinued(run.workflow_id, name, run.number, run.generation, *counts, birth)
         )
 
-    async def _end(self, output: Any, ending: BaseException | None, started_ns: int) -> BaseException | None:
+    async def _end(self, output: Any, ending: BaseException | None) -> BaseException | None:
         """End the attempt: close the generators, undo, save the final checkpoint, set the result, emit events."""
         run = self.context
         await run.services.close()
@@ -420,10 +269,9 @@ class Drive:
             redact_ending(ending, run.judge.secrets)
         is_refused = isinstance(ending, FencedError if run.recorder.is_start_saved else (FencedError, *REFUSALS))
         is_refused |= self.undoing is not None and not self._has_found_undo  # it may not have found every step to undo
-        decided = None if self.undoing is None else self.undoing.end
         failures: tuple[StepFailedError, ...] = ()
         stop: BaseException | None = None
-        is_stopped = decided is None and isinstance(ending, INTERRUPTIONS)
+        is_stopped = self.undoing is None and isinstance(ending, INTERRUPTIONS)
         repeated = None if is_refused or run.recorder.is_start_saved else self._find_repeated(output, ending)
         undoes_nothing = ending is None or repeated is not None or isinstance(ending, Suspended)
         if ending is not None and not undoes_nothing and not is_refused and not is_stopped:
@@ -443,8 +291,7 @@ class Drive:
         if stop is not None:
             return stop  # the record has what remains to be undone
         if self.next_inputs is not None:
-            steps = results.StepCounts(run.notifier.executed, run.notifier.restored, run.notifier.failed)
-            self.ended = GenerationEnd(steps, round((run.clock.elapsed_ns() - started_ns) / 1e6, 3))
+            self.ended = GenerationEnd(*self._measure())
             return None  # the first checkpoint of the next generation ends this one
         run.recorder.write_down_waits(is_at_rest=True)
         if is_stopped and run.waits.all and not run.recorder.is_suspended():
@@ -452,21 +299,152 @@ class Drive:
             checkpointer.metadata = {**checkpointer.metadata, STOPPED: cause_of_stop(ending)}
         tried = {each.path for each in failures}
         earlier = (each for each in run.recorder.undo.failures if each.path not in tried)
-        output_type = Any if self.ends_with_generation else self.workflow.output_type
-        end = Ending(self.workflow, run, started_ns, (*earlier, *failures), decided, output_type)
+        self._rollback_failures = (*earlier, *failures)
         if isinstance(ending, Suspended):
             last = run.recorder.checkpointer.attempted or run.recorder.resumed_from
-            self.result, factories = end.suspend(run.waits.all, run.number if last is None else last.attempt)
+            self.result, factories = self._end_suspended(run.waits.all, run.number if last is None else last.attempt)
         elif repeated is not None:
-            self.result, factories = end.repeat(output, ending, repeated)
+            self.result, factories = self._repeat_end(output, ending, repeated)
         else:
-            self.result, factories = await end.end(output, ending)
+            self.result, factories = await self._save_end(output, ending)
             if isinstance(ending, RunCancelledError) and self.undoing is None:
                 await run.requests.forget()
         if run.notifier.emit is not None:
             for factory in factories:
                 await run.notifier.emit(factory())
         return ending
+
+    async def _save_end(self, output: Any, ending: BaseException | None) -> tuple[WorkflowResult, list[EventFactory]]:
+        """Save the final checkpoint, and return the result and the events to emit.
+
+        Args:
+            output: the workflow's output, encoded.
+            ending: the exception that ended the run; None if the workflow returned.
+
+        Raises:
+            FencedError: the run was taken over by another owner.
+        """
+        factories: list[EventFactory] = []
+        recorder, secrets = self.context.recorder, self.context.judge.secrets
+        checkpointer = recorder.checkpointer
+        is_reported = isinstance(ending, SuspensionUnsavedError)  # its failed save already has an event
+        if isinstance(ending, CheckpointStorageError) and not checkpointer.is_usable and not is_reported:
+            factories.append(partial(failed_event, checkpointer.run.workflow_id, checkpointer.attempted, ending))
+        reason, error = reason_of(ending, secrets)
+        if self.undoing is not None:  # an earlier attempt, or the cancel, decided how the run ends
+            reason, error = self.undoing.end.reason, self.undoing.end.error
+        is_saved = False
+        unsaved = ending if isinstance(ending, FlowckptError) and not checkpointer.is_usable else None
+        if checkpointer.is_usable:
+            try:
+                encoded = None if ending is not None else Recorded(output)
+                data = await checkpointer.save(
+                    reason,
+                    output=encoded,
+                    error=error,
+                    in_flight=recorder.list_unfinished(),  # also for a complete run: its code may yield these steps again
+                    evidence=recorder.take_unsaved_verdicts(),
+                )
+                factories.append(partial(saved_event, checkpointer.run.workflow_id, data, checkpointer.policy.took))
+                is_saved = True
+            except FlowckptError as failure:
+                continues = checkpointer.policy.continues_after(failure)
+                if isinstance(failure, FencedError) and not continues:
+                    raise
+                unsaved = failure
+                factories.append(partial(failed_event, checkpointer.run.workflow_id, checkpointer.attempted, failure))
+                if ending is not None:
+                    ending.add_note(f"The end of the run could not be saved: {failure.message}")
+                elif not continues:
+                    ending, (reason, error) = failure, reason_of(failure, secrets)
+        result = self._make_final_result(output, ending, reason, is_saved, unsaved, error)
+        factories.append(partial(final_event, result, cause_of_stop(ending)))
+        return result, factories
+
+    def _end_suspended(self, waits: tuple[Wait, ...], attempt: int) -> tuple[WorkflowResult, list[EventFactory]]:
+        """Return the result of a suspended attempt, which is already saved, and the events to emit.
+
+        Args:
+            waits: the pending waits of the run.
+            attempt: the attempt that saved last; an attempt that changed nothing saves nothing.
+        """
+        result = self._make_result(Status.SUSPENDED, None, attempt, waits=waits)
+        return result, [partial(final_event, result)]
+
+    def _repeat_end(
+        self, output: Any, ending: BaseException | None, latest: CheckpointData
+    ) -> tuple[WorkflowResult, list[EventFactory]]:
+        """Return the result and the last event of an attempt that only repeated the recorded end.
+
+        Nothing is saved: the record already has this end.
+        """
+        reason, error = reason_of(ending, self.context.secrets)
+        result = self._make_final_result(output, ending, reason, True, None, error, latest.attempt)
+        return result, [partial(final_event, result, cause_of_stop(ending))]
+
+    def _make_final_result(
+        self,
+        output: Any,
+        ending: BaseException | None,
+        reason: Reason,
+        is_saved: bool,
+        unsaved: FlowckptError | None,
+        error: StepError | None,
+        attempt: int | None = None,
+    ) -> WorkflowResult:
+        output_type = Any if self.ends_with_generation else self.workflow.output_type
+        value = codec.decode(output, output_type) if ending is None else None
+        handled = None
+        if reason is Reason.FAILED and error is not None:
+            handled = find_handled_end(self.context.recorder.checkpointer.history.results, error.path)
+        number = self.context.recorder.checkpointer.attempt if attempt is None else attempt
+        result = self._make_result(
+            Status(reason.value),
+            value,
+            number,
+            error=ending,
+            is_saved=is_saved,
+            failure=error,
+            save_error=unsaved,
+            handled=handled,
+            undoable=self._list_undoable() if isinstance(ending, INTERRUPTIONS) else (),
+        )
+        if isinstance(ending, RunInterrupted):
+            ending.result = result
+        return result
+
+    def _make_result(self, status: Status, output: Any, attempt: int, **more: Any) -> WorkflowResult:
+        run, checkpointer = self.context, self.context.recorder.checkpointer
+        result = results.WorkflowResult(
+            checkpointer.run.workflow_id,
+            self.workflow.name,
+            status,
+            output,
+            attempt,
+            *self._measure(),
+            rollback_failures=self._rollback_failures,
+            undone=tuple(run.recorder.undo.undone),
+            last_saved=checkpointer.last_saved,
+            figures=sum_figures(checkpointer.history.results),
+            generation=run.generation,
+            **more,
+        )
+        run.interrupts.result = result
+        return result
+
+    def _list_undoable(self) -> tuple[str, ...]:
+        """Return the steps that a cancel would undo, newest first, as far as the generator has yielded them."""
+        recorder = self.context.recorder
+        if not recorder.undo.compensate:
+            return ()
+        left = find_left_to_undo(recorder.checkpointer.history.results, recorder.undo.undoable)
+        return tuple(each.path for each in left)
+
+    def _measure(self) -> tuple[StepCounts, float]:
+        """Return how many steps the attempt has executed and restored so far, and its duration in ms."""
+        notifier, clock = self.context.notifier, self.context.clock
+        counts = results.StepCounts(notifier.executed, notifier.restored, notifier.failed)
+        return counts, round((clock.elapsed_ns() - self._started_ns) / 1e6, 3)
 
     def _find_repeated(self, output: Any, ending: BaseException | None) -> CheckpointData | None:
         """Return the run's last checkpoint, if this attempt did nothing and ended in the same way."""

@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from flowckpt.core.dsl.composites import StartAction
 from flowckpt.core.dsl.step import RunAction
 from flowckpt.core.dsl.waits import ReplyAction, SignalAction
 from flowckpt.core.identity.fingerprint import code_of
-from flowckpt.core.identity.secrets import KnownSecrets, refuse_secrets
+from flowckpt.core.identity.secrets import refuse_secrets
 from flowckpt.core.records import CheckpointData, History, Reason, Status
 from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.listing import STARTED_BY, is_not_started
@@ -39,6 +39,7 @@ from flowckpt.core.system.ids import new_token
 from flowckpt.engine.rules.paths import find_ended_wait
 from flowckpt.engine.run.checkpointer import Checkpointer, RunFacts, SavePolicy
 from flowckpt.engine.run.lease import hold_lease
+from flowckpt.engine.run.recorder import Recorder
 from flowckpt.engine.session import respond
 from flowckpt.engine.values.inputs import BoundInputs, bind_inputs, refuse_output
 from flowckpt.engine.values.target import describe_target
@@ -70,20 +71,14 @@ class Outbox:
     Attributes:
         store: the store of all these runs.
         clock: the time.
-        secrets: values that must not be passed to another run.
-        metadata: the metadata of the acting run.
         drive: drives a started run.
-        history: the results of the acting run.
-        taken: the ids of signals consumed by results of the run that no longer count.
+        recorder: has the record and the secrets of the acting run.
     """
 
     store: StoreBase
     clock: Clock
-    secrets: KnownSecrets
-    metadata: Mapping[str, Any]
     drive: Drive
-    history: History
-    taken: Collection[str]
+    recorder: Recorder
 
     async def act(self, action: RunAction, call: StepCall) -> Any:
         """Start the run or send the signal, unless an earlier try of the step did; or reply."""
@@ -98,7 +93,7 @@ class Outbox:
         workflow = action.workflow
         refuse_output(workflow, call.path)
         bound = bind_inputs(workflow, action.inputs)
-        refuse_secrets(bound.tree, self.secrets, f"{call.path}: inputs")
+        refuse_secrets(bound.tree, self.recorder.judge.secrets, f"{call.path}: inputs")
         run = self._derive_id(call, workflow.name, bound.hash)
         latest = await self.store.load_latest(run)
         if latest is None:
@@ -119,7 +114,7 @@ class Outbox:
                     "target": describe_target(workflow),
                     "tags": {},
                     "defaulted": list(bound.defaulted),
-                    "base_path": self.metadata.get("base_path") or str(Path.cwd()),
+                    "base_path": self.recorder.checkpointer.metadata.get("base_path") or str(Path.cwd()),
                     BIRTH: new_token(16),
                     STARTED_BY: {"workflow_id": call.workflow_id, "path": call.path, "attempt": lease.attempt},
                 }
@@ -143,10 +138,12 @@ class Outbox:
 
     async def _signal(self, action: SignalAction, call: StepCall) -> None:
         data = codec.encode(action.data, place=f"{call.path}: data")
-        refuse_secrets({"name": action.signal, "data": data}, self.secrets, f"{call.path}: data")
+        refuse_secrets({"name": action.signal, "data": data}, self.recorder.judge.secrets, f"{call.path}: data")
         signal_id = self._derive_id(call, action.run, action.signal, data)
         turn = 0
-        while action.run == call.workflow_id and signal_id in self.taken:  # its wait was undone, and waits again
+        while (
+            action.run == call.workflow_id and signal_id in self.recorder.waits.taken
+        ):  # its wait was undone, and waits again
             turn += 1
             signal_id = self._derive_id(call, action.run, action.signal, data, turn)
         if await respond.was_sent(self.store, action.run, signal_id):
@@ -162,7 +159,7 @@ class Outbox:
 
     def _reply(self, action: ReplyAction, call: StepCall) -> Any:
         """Return the reply; the sender reads it from the record of the step."""
-        if find_ended_wait(self.history.results, action.to, call.path) is None:
+        if find_ended_wait(self.recorder.checkpointer.history.results, action.to, call.path) is None:
             raise InputError(
                 f"step {call.path!r} replies to {action.to!r}, but no .wait() with this name or path has ended",
                 parameter="to",
@@ -173,7 +170,7 @@ class Outbox:
     def _derive_id(self, call: StepCall, *what: Any) -> str:
         """Return an id that depends only on the run and the step, so that every try of the step gets the same one."""
         generation = [call.generation] if call.generation > 1 else []
-        place = [birth_of(self.metadata), call.workflow_id, *generation, call.path, *what]
+        place = [birth_of(self.recorder.checkpointer.metadata), call.workflow_id, *generation, call.path, *what]
         return hashlib.sha256(json.dumps(place).encode()).hexdigest()[:26]
 
 

@@ -71,7 +71,7 @@ from flowckpt.engine.run.resumption import (
     read_started_steps,
     trim_history,
 )
-from flowckpt.engine.session.drive import Drive
+from flowckpt.engine.session.drive import Drive, final_event
 from flowckpt.engine.values.failures import NO_SECRETS, read_failure
 from flowckpt.engine.values.inputs import BoundInputs, refuse_in_labels, refuse_other_inputs
 from flowckpt.engine.values.options import IfExists, RunOptions, Saving
@@ -646,17 +646,8 @@ class Session:
         if not self._has_acted:
             self._has_acted = True
             session.outbox.loop_runs().enter(self)
-        secrets, saves = recorder.judge.secrets, recorder.checkpointer
-        parts = (
-            self._ports.store,
-            self._ports.world.clock,
-            secrets,
-            saves.metadata,
-            self._ports.drive,
-            saves.history,
-            recorder.waits.taken,
-        )
-        return await session.outbox.Outbox(*parts).act(action, call)
+        ports = self._ports
+        return await session.outbox.Outbox(ports.store, ports.world.clock, ports.drive, recorder).act(action, call)
 
     async def _rest(self, can_end: Callable[[], Awaitable[bool]]) -> bool:
         """Wait while another run of this loop may still end a wait; return whether a wait can end."""
@@ -782,18 +773,16 @@ class RecordedEnd:
         if emit is None:
             return
         result = self.result
-        run, restored, error = result.workflow_id, result.steps.restored, result.failure
         if result.status is Status.COMPLETED:
-            name, attempt = result.workflow_name, result.attempt
+            run, name, attempt, restored = (
+                result.workflow_id,
+                result.workflow_name,
+                result.attempt,
+                result.steps.restored,
+            )
             await emit(events.WorkflowResumed(run, name, attempt, restored, self._checkpoint_id, self._birth))
-            await emit(events.WorkflowCompleted(run, result.output, 0, restored, 0.0))
-        elif result.status is Status.SUSPENDED:
-            await emit(events.WorkflowSuspended(run, result.waits, result.due_at, 0, restored, 0.0))
-        elif result.status is Status.CANCELLED:
-            await emit(events.WorkflowCancelled(run, "cancelled", 0, restored, 0.0))
-        else:
-            error = error or StepError(type_name(RunNotCompletedError), str(result.error))
-            await emit(events.WorkflowFailed(run, error.type, error.message, 0, restored, 0.0))
+        error = result.failure or StepError(type_name(RunNotCompletedError), str(result.error))
+        await emit(final_event(result, "cancelled" if result.status is Status.CANCELLED else "", error))
 
 
 def _recorded_error(workflow_id: str, status: Status, latest: CheckpointData) -> FlowckptError | None:
