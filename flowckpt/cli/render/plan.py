@@ -355,7 +355,7 @@ def explain_step(workflow_id: str, wanted: str, latest: CheckpointData, planned:
     Raises:
         StepNotFoundError: neither the record nor the plan has such a step.
     """
-    recorded = {result.path: result for result in [*Superseded(latest.metadata).results, *latest.step_results]}
+    recorded = {result.path: result for result in [*Superseded(latest.metadata).values(), *latest.step_results]}
     steps = planned.plan.steps
     step = planned.plan.step(wanted) or next((each for each in steps if _find_name(each, recorded) == wanted), None)
     if step is None:

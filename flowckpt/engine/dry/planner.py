@@ -184,7 +184,7 @@ class Planning(PlannedSteps):
         dropped = {result.path for result in replay.aside.dropped}
         if not (is_finished or is_changed):  # results that have waited for their step since an earlier resume
             known = {result.path for result in recorded}
-            earlier = [result for result in resumption.superseded.results if not GUARDED.isdisjoint(result.marks)]
+            earlier = [result for result in resumption.superseded.values() if not GUARDED.isdisjoint(result.marks)]
             recorded += (result for result in earlier if result.path not in known)
         for result in recorded:
             if result.path in self.seen or result.step_type == ROLLBACK:
@@ -500,7 +500,7 @@ async def make_plan(
 
 def _find_guarded(resumption: Resumption) -> list[StepResult]:
     """Return the results of steps that must not be done twice, but would be if an earlier step were stale."""
-    results = [*resumption.history.results, *resumption.superseded.results]
+    results = [*resumption.history.results, *resumption.superseded.values()]
     return [result for result in results if result.success and not GUARDED.isdisjoint(result.marks)]
 
 

@@ -395,10 +395,10 @@ def _record_effects(
     data: CheckpointData, newest: CheckpointData, latest: CheckpointData, dropped: Iterable[StepResult]
 ) -> dict[str, Any]:
     """Return the metadata of a fork, with all effects of the source, including those after the checkpoint."""
-    superseded, effects = Superseded(), [*Superseded(latest.metadata).results]
+    superseded, effects = Superseded(), [*Superseded(latest.metadata).values()]
     if newest is not latest:
         paths = {result.path for result in data.step_results}
-        since = [*Superseded(newest.metadata).results, *newest.step_results]
+        since = [*Superseded(newest.metadata).values(), *newest.step_results]
         effects += [result for result in since if result.path not in paths]
     superseded.add(map(_inherit, [*effects, *dropped]))
     return superseded.add_to_metadata(data.metadata)

@@ -278,7 +278,7 @@ class Recorder:
         append_result(checkpointer.history, result_of(fields), is_common=is_common)
         if checkpointer.partial and failure is None:
             checkpointer.partial.pop(path, None)
-        if (earlier := self.superseded.by_path) and path in earlier and LEAVES_EARLIER.isdisjoint(marks):
+        if (earlier := self.superseded) and path in earlier and LEAVES_EARLIER.isdisjoint(marks):
             self.forget_superseded(path)
 
     def restore(self, result: StepResult) -> None:
@@ -288,8 +288,7 @@ class Recorder:
 
     def forget_superseded(self, path: str) -> None:
         """Forget the earlier result of a step that has a new one."""
-        if path in self.superseded:
-            self.superseded.forget(path)
+        if self.superseded.pop(path, None) is not None:
             self._write_down_superseded()
 
     def drop_stale(self) -> None:

@@ -291,7 +291,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
         judge.packages.update(find_moved_versions(latest.metadata))
     interrupted = frozenset(started) - view.ended(started) if started else frozenset[str]()
     parts = history, judge, cut, superseded, frozenset(latest.in_flight), spare, interrupted
-    is_guarded = not all(GUARDED.isdisjoint(each.marks) for each in (*history.notable(), *superseded.results))
+    is_guarded = not all(GUARDED.isdisjoint(each.marks) for each in (*history.notable(), *superseded.values()))
     final = None if options.from_step else final_error(workflow_id, latest)
     messages = await _read_messages(store, workflow_id, latest)
     return Resumption(latest, bound, *parts, messages, is_guarded, final, undone)
@@ -456,7 +456,7 @@ def _resolve_from_step(
     wanted = policy.from_path
     if not wanted or wanted in latest.in_flight:
         return policy
-    results = [*as_view(latest.step_results), *superseded.results]
+    results = [*as_view(latest.step_results), *superseded.values()]
     if any(result.path == wanted for result in results):
         return policy
     for result in results:
@@ -472,9 +472,9 @@ def _refuse_needless_decisions(
     if not policy.settled:
         return
     doubtful = dict.fromkeys(latest.in_flight)
-    results = (*as_view(latest.step_results), *superseded.results)
+    results = (*as_view(latest.step_results), *superseded.values())
     doubtful.update({each.path: None for each in results if AT_MOST_ONCE in each.marks and not each.success})
-    doubtful.update({each.path: None for each in superseded.results if AT_MOST_ONCE in each.marks})
+    doubtful.update({each.path: None for each in superseded.values() if AT_MOST_ONCE in each.marks})
     for path, settled in policy.settled.items():
         if path not in doubtful:
             option = "--done" if settled.is_done else "--not-done"

@@ -356,7 +356,7 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
         modifiers.is_plain
         and type(action) is PythonAction
         and recorder.is_start_saved
-        and not (run.runner.has_places or saves.partial or run.notifier.dropped_states or recorder.superseded.by_path)
+        and not (run.runner.has_places or saves.partial or run.notifier.dropped_states or recorder.superseded)
     ):
         recorder.in_flight[path] = call
         if emit is not None:
@@ -396,7 +396,7 @@ async def _prepare_and_try(run: RunContext, call: StepCall) -> tuple[StepCall, S
     if not modifiers.is_ephemeral:
         if modifiers.retry is not None and run.waits.all:
             call, since = steps.tries.continue_tries(run, call)
-        if modifiers.is_at_most_once or path in recorder.superseded.by_path:
+        if modifiers.is_at_most_once or path in recorder.superseded:
             resolution = await _resolve_doubt(run, call)
             if resolution is not None and resolution.reused is not None:
                 return call, resolution.reused
@@ -452,18 +452,10 @@ async def _resolve_doubt(run: RunContext, call: StepCall) -> attempts.in_doubt.R
 
 async def _reuse(run: RunContext, call: StepCall, result: StepResult) -> Answer:
     """Restore the earlier result of a step, which is still valid."""
-    step, path = call.step, call.path
-    run.notifier.restored += 1
-    fingerprint = call.identity.fingerprint
-    if step.modifiers.rollback is not None:
-        run.recorder.undo.undoable[path] = step
-        if attempts.undo_steps.find_moved_argument(step, result, run.secrets):
-            fingerprint = result.fingerprint  # the undo sees from it that a default may have changed
-    run.recorder.restore(attrs.evolve(result, fingerprint=fingerprint))
-    if run.notifier.emit is not None:
-        await run.notifier.emit(
-            events.StepRestored(call.workflow_id, path, True, result.duration_ms, step.action.step_type)
-        )
+    step, fingerprint = call.step, call.identity.fingerprint
+    if step.modifiers.rollback is not None and attempts.undo_steps.find_moved_argument(step, result, run.secrets):
+        fingerprint = result.fingerprint  # the undo sees from it that a default may have changed
+    await note_restored(run, step, attrs.evolve(result, fingerprint=fingerprint), is_spare=True)
     return restore_value(step, result), None
 
 

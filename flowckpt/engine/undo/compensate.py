@@ -15,6 +15,7 @@ search when the generator uses it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import attrs
@@ -32,10 +33,9 @@ from flowckpt.engine.rules import reasons as rules
 from flowckpt.engine.rules.paths import ROLLBACK, UNFINISHED, find_left_to_undo, find_not_yielded, undone_paths
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
 from flowckpt.engine.run.context import RunContext
-from flowckpt.engine.run.notify import events
 from flowckpt.engine.run.resumption import check_workflow_name
 from flowckpt.engine.run.undo_steps import find_moved_argument, undo_step
-from flowckpt.engine.steps.run_step import run_step
+from flowckpt.engine.steps.run_step import note_restored, run_step
 from flowckpt.engine.values.failures import find_failed_step, read_answer, read_fan_out
 from flowckpt.engine.values.inputs import BoundInputs, rebind_recorded
 from flowckpt.engine.values.options import RunOptions
@@ -328,17 +328,8 @@ class UndoAttempt:
         if not self.options.rolls_back:
             return
 
-        async def ephemeral(command: Execute) -> Any:
-            return await run_step(run, command)
-
-        async def found(step: Step[Any], result: StepResult) -> None:
-            action = step.action
-            run.notifier.restored += 1
-            if run.notifier.emit is not None:
-                fields = result.path, result.success, result.duration_ms, action.step_type
-                await run.notifier.emit(events.StepRestored(run.workflow_id, *fields))
-
-        search = UndoSearch(ephemeral, found, run.secrets, run.generators)
+        found = partial(note_restored, run, is_spare=False)
+        search = UndoSearch(partial(run_step, run), found, run.secrets, run.generators)
         generator = self.workflow(**self.bound.values(self.workflow))
         await search.search(generator, self.workflow.name, self.recorded)
         reasons = self._find_not_undoable(search)

@@ -6,7 +6,7 @@ a rerun, the run must still know that a payment was made.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import attrs
@@ -55,7 +55,7 @@ def marks_of(
     return tuple(mark for mark, is_set in marks if is_set)
 
 
-class Superseded:
+class Superseded(dict[str, StepResult]):
     """The results that no longer count but must be checked, by path.
 
     Args:
@@ -63,29 +63,8 @@ class Superseded:
     """
 
     def __init__(self, metadata: Mapping[str, Any] | None = None) -> None:
-        recorded = (metadata or {}).get(KEY, ())
-        self.by_path: dict[str, StepResult] = {
-            result.path: result for result in (decode_result(each)[0] for each in recorded)
-        }
-
-    def __contains__(self, path: str) -> bool:
-        return path in self.by_path
-
-    def __bool__(self) -> bool:
-        return bool(self.by_path)
-
-    @property
-    def results(self) -> Collection[StepResult]:
-        """The results."""
-        return self.by_path.values()
-
-    def get(self, path: str) -> StepResult | None:
-        """Return the result of a path, or None.
-
-        Args:
-            path: the step.
-        """
-        return self.by_path.get(path)
+        recorded = (decode_result(each)[0] for each in (metadata or {}).get(KEY, ()))
+        super().__init__({result.path: result for result in recorded})
 
     def add(self, results: Iterable[StepResult], *, holds_undoable: bool = False) -> None:
         """Add results that no longer count, except those whose steps need not check them.
@@ -96,21 +75,13 @@ class Superseded:
         """
         questions = _QUESTIONS | {UNDOABLE} if holds_undoable else _QUESTIONS
         candidates = {result.path: result for result in results if not questions.isdisjoint(result.marks)}
-        self.by_path.update({path: result for path, result in candidates.items() if NOT_UNDONE not in result.marks})
-
-    def forget(self, path: str) -> None:
-        """Forget the result of a step that has a new one.
-
-        Args:
-            path: the step.
-        """
-        self.by_path.pop(path, None)
+        self.update({path: result for path, result in candidates.items() if NOT_UNDONE not in result.marks})
 
     def add_to_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Return metadata with these results."""
         kept = {name: value for name, value in metadata.items() if name != KEY}
-        if self.by_path:
-            kept[KEY] = [result_document(result) for result in self.by_path.values()]
+        if self:
+            kept[KEY] = [result_document(result) for result in self.values()]
         return kept
 
 
