@@ -64,6 +64,51 @@ def test_a_changed_workflow_exits_14(flowckpt, tmp_path):
     assert "'get'" in ran.err and "Resume with:" not in ran.err
 
 
+MAIN = """
+import os
+from flowckpt import run_sync, step, workflow
+from {models} import RATE
+
+def double(number):
+    return number * RATE
+
+def add(number):
+    if os.environ.get("DIES"):
+        os.kill(os.getpid(), 9)
+    return number + 1
+
+@workflow("sums")
+def sums():
+    doubled = yield step("double").python(double, 3).checkpoint()
+    return (yield step("add").python(add, doubled).checkpoint())
+
+if __name__ == "__main__":
+    print(run_sync(sums, workflow_id="one").unwrap())
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "models", "words"),
+    [
+        ("tools/sums.py", ".models", ["-m", "tools.sums"]),
+        ("tools/__main__.py", ".models", ["-m", "tools"]),
+        ("sums.py", "tools.models", ["sums.py"]),
+        ("sums.py", "tools.models", ["-m", "sums"]),
+        ("sums.py", "tools.models", ["-m", "cProfile", "sums.py"]),
+    ],
+)
+def test_a_program_that_was_killed_is_resumed_however_python_ran_it(flowckpt, tmp_path, file, models, words):
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/__init__.py").touch()
+    (tmp_path / "tools/models.py").write_text("RATE = 2\n")
+    (tmp_path / file).write_text(MAIN.format(models=models))
+    dying = {**flowckpt.environment, "DIES": "yes"}
+    subprocess.run([sys.executable, *words], cwd=tmp_path, env=dying, check=False, timeout=120)
+    flowckpt("plan", "one").expect(0)
+    ran = flowckpt("resume", "one", "--json").expect(0)
+    assert (ran.document["output"], ran.document["steps"]["restored"]) == (7, 1)
+
+
 def test_a_moved_target_is_named_again(flowckpt, tmp_path):
     flowckpt("run", "pipeline.py:etl", "-i", "source=a.csv", "--id", "one").expect(1)
     (tmp_path / "moved").mkdir()

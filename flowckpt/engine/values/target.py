@@ -23,15 +23,19 @@ def describe_target(workflow: Workflow[Any, Any]) -> dict[str, str]:
     function = workflow.function
     if "<locals>" in function.__qualname__:
         return {}
-    module = sys.modules.get(function.__module__)
-    file = getattr(module, "__file__", None)
-    names = (name for name, value in vars(module).items() if value is workflow) if module else ()
+    module = function.__module__
+    scope = vars(sys.modules[module]) if module in sys.modules else {}
+    if module == "__main__":  # a debugger or profiler runs the script in a namespace of its own
+        scope = getattr(function, "__globals__", scope)
+    names = (name for name, value in scope.items() if value is workflow)
     described = {"cwd": str(Path.cwd()), "name": next(iter(names), function.__qualname__)}
-    if file is not None:
+    if (file := scope.get("__file__")) is not None:
         described["file"] = str(Path(file).absolute())
-    if function.__module__ != "__main__" and not _is_loaded_from_file(function.__module__):
-        described["module"] = function.__module__
-    return described
+    if module == "__main__":  # of a script there is no spec; after `python -m`, relative imports need the module's name
+        module = getattr(scope.get("__spec__"), "name", "")
+    elif _is_loaded_from_file(module):
+        module = ""
+    return {**described, "module": module} if module else described
 
 
 def parse_target(target: str) -> dict[str, str]:
