@@ -161,6 +161,45 @@ def area(shape):
 def _(shape: int):
     return 3
 
+PARSERS, NAMES = {}, {}
+LATER = None
+
+def parser(name):
+    def register(function):
+        if name in PARSERS:
+            raise ValueError(name)
+        PARSERS[name] = function
+        NAMES.setdefault(name, []).append(function)
+        return function
+    return register
+
+@parser("csv")
+def parse_csv(x):
+    return x + 20
+
+@parser("tsv")
+class ParseTsv:
+    start = 30
+
+def parse(kind, x):
+    return PARSERS[kind](x)
+
+def names(kind):
+    return NAMES[kind]
+
+def enroll(name, function):
+    NAMES.setdefault(name, []).append(function)
+
+def prepare():
+    global LATER
+    LATER = 40
+
+enroll("json", lambda x: x + 50)
+prepare()
+
+def late():
+    return LATER
+
 def counts():
     global OTHER
     OTHER = 5
@@ -238,6 +277,12 @@ def test_every_kind_of_callable_has_a_fingerprint_with_a_form_number(load):
         ("Loader()", "x + OTHER", "x - OTHER"),
         ("functools.partial(Kept().tidy)", "late = 1", "late = 2"),
         ("log", "late = 1", "late = 2"),
+        ("parse", "x + 20", "x + 21"),  # registered by a decorator of the module
+        ("parse", "start = 30", "start = 31"),
+        ("names", "x + 20", "x + 21"),
+        ("names", "x + 50", "x + 51"),  # registered by a call
+        ("late", "LATER = 40", "LATER = 41"),
+        ("parse_csv", "raise ValueError(name)", "raise KeyError(name)"),  # its decorator
         ("quick(bare)", "+ 8", "+ 9"),
         ("quick(bare)", "def bare(x):\n    return x", "def bare(x):\n    return -x"),
         ("log", "KEEP = []", "KEEP = [1]"),
@@ -276,6 +321,8 @@ def test_what_a_step_runs_is_its_code(load, of, old, new):
         ("shadow", "LIMIT = 10", "LIMIT = 12"),  # a variable of a comprehension
         ("shadow", "n == 0 or", "n == 1 or"),  # a parameter of a lambda
         ("bare", "x * by", "x ** by"),
+        ("parse_csv", "start = 30", "start = 31"),  # registered beside it
+        ("parse_csv", "x + 50", "x + 51"),
         ("log", "logging.basicConfig(level=30)", "logging.basicConfig(level=10)"),  # another module's, by its name only
     ],
 )

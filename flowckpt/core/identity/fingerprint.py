@@ -37,7 +37,7 @@ from hashlib import sha256
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 
@@ -56,9 +56,11 @@ STEP_FORM = "2:"
 
 _MOST_PARTS = 32
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _CALLABLES = {*_FUNCTIONS, ast.Lambda}
+_EXTENDING = {"add", "append", "appendleft", "extend", "insert", "setdefault", "update"}
 _PLACES = {ast.Attribute, ast.Subscript}
 _PATTERNS = {ast.ExceptHandler, ast.MatchAs, ast.MatchStar}
 _IMPORTS = {ast.Import, ast.ImportFrom}
@@ -481,6 +483,8 @@ class Source:
         is_imported: whether the module was imported; otherwise only its file is known.
         modules: the full names of the modules that its import imports, possibly with attributes among them.
         is_edited: whether the file was written after the import, so that this is not the source of the code that runs.
+        extended: the names whose values a function extends, if the module calls it: what it decorates is a part of them,
+            but does not depend on them.
     """
 
     file: str
@@ -492,6 +496,7 @@ class Source:
     is_imported: bool = True
     modules: frozenset[str] = frozenset()
     is_edited: bool = False
+    extended: Mapping[str, set[str]] = attrs.field(factory=dict)
     _read_definitions: dict[str, tuple[str, tuple[str, ...], tuple[Import, ...]]] = attrs.field(factory=dict)
     _found: dict[tuple[int, str], tuple[str, ...]] = attrs.field(factory=dict)
 
@@ -508,6 +513,8 @@ class Source:
         found: dict[str, None] = {}
         for top, definitions in self.definitions.items():
             for *_, statement in definitions:
+                if getattr(statement, "name", top) != top:  # it is only registered there
+                    continue
                 if _first_line(statement) <= line <= statement.end_lineno and any(  # type: ignore[attr-defined]
                     _is_function_at(node, line, name) for node in ast.walk(statement)
                 ):
@@ -541,7 +548,8 @@ class Source:
             used, inner = set[str](), set[Import]()
             for nodes in definitions:
                 names, imports = _used_names(nodes, self.scope)
-                used |= names
+                extended = self.extended.get(name, ())
+                used |= {each for each in names if each.partition(".")[0] not in extended}
                 inner |= imports
             text = "; ".join(format_tree(list(nodes)) for nodes in definitions)
             if self.is_edited:  # the code that runs is unknown: the same only within this process
@@ -605,7 +613,10 @@ def _read_source(file: str, scope: dict[str, Any], *, is_imported: bool = True) 
     imports: dict[str, list[Import]] = {}
     stars: list[str] = []
     modules = set[str]()
-    for nodes in _top_statements(tree.body, ()):
+    statements = [*_top_statements(tree.body, ())]
+    functions = {each.name: each for *_, each in statements if isinstance(each, _FUNCTIONS)}
+    extended: dict[str, set[str]] = {}
+    for nodes in statements:
         if isinstance(statement := nodes[-1], ast.Import | ast.ImportFrom):
             if not any(_is_type_checking(test) for test in nodes[:-1]):
                 modules.update(_imported_modules(statement, scope))
@@ -617,12 +628,15 @@ def _read_source(file: str, scope: dict[str, Any], *, is_imported: bool = True) 
             continue
         bound, changed = _bound_names([statement])
         own |= bound
+        for function in _called_functions(statement, functions):
+            assigned, extended[function.name] = _names_set_by(function)
+            changed |= assigned | extended[function.name]
         for name in bound | changed:
             definitions.setdefault(name, []).append(nodes)
     definitions = {name: found for name, found in definitions.items() if name in own}  # not `logging.basicConfig()`
     spec, loads = scope.get("__spec__"), frozenset(modules)
     was_edited = is_imported and is_edited(file, scope)
-    return Source(file, scope, spec, definitions, imports, tuple(stars), is_imported, loads, was_edited)
+    return Source(file, scope, spec, definitions, imports, tuple(stars), is_imported, loads, was_edited, extended)
 
 
 def _imported_modules(statement: ast.Import | ast.ImportFrom, scope: Mapping[str, Any]) -> Iterator[str]:
@@ -730,6 +744,37 @@ def _registry_name(decorator: ast.expr) -> str:
     """Return `area` for `@area.register` and `@area.register(Circle)`: the function becomes part of `area`."""
     function = decorator.func if isinstance(decorator, ast.Call) else decorator
     return _base_name(function) if isinstance(function, ast.Attribute) and function.attr == "register" else ""
+
+
+def _called_functions(statement: ast.AST, functions: Mapping[str, _Function]) -> Iterator[_Function]:
+    """Yield the functions of a module that one of its statements calls, as a decorator or as the whole statement."""
+    for call in getattr(statement, "decorator_list", [statement.value] if isinstance(statement, ast.Expr) else []):
+        function = call.func if isinstance(call, ast.Call) else call
+        if isinstance(function, ast.Name) and function.id in functions:
+            yield functions[function.id]
+
+
+def _names_set_by(function: _Function) -> tuple[set[str], set[str]]:
+    """Return the names of the module that a function assigns, and those whose values it extends by one of its parameters.
+
+    For example, `TABLE[name] = function` in a decorator makes each decorated function a part of `TABLE`.
+    """
+    nodes = [*ast.walk(function)]
+    given = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    extended = set[str]()
+    for node in nodes:
+        if isinstance(node, ast.Assign) and _is_any_of(given, [node.value]):
+            extended |= {_base_name(each) for each in node.targets if isinstance(each, ast.Subscript)}
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _EXTENDING:
+            inner = node.func.value
+            if isinstance(inner, ast.Call):  # TABLE.setdefault(name, []).append(function)
+                inner = inner.func
+            extended |= {_base_name(inner)} if _is_any_of(given, node.args) else set()
+    return {name for node in nodes if isinstance(node, ast.Global) for name in node.names}, extended - given - {""}
+
+
+def _is_any_of(names: set[str], nodes: Iterable[ast.expr]) -> bool:
+    return any(isinstance(node, ast.Name) and node.id in names for node in nodes)
 
 
 def _base_name(node: ast.expr) -> str:
