@@ -156,10 +156,6 @@ SAME = {
     ),
     "a keyword instead of a place": (step("x").python(named, 1, 2), step("x").python(named, 1, to=2)),
     "args and kwargs apart": (step("x").python(named, 1, to=2), step("x").python(named, args=(1,), kwargs={"to": 2})),
-    "mappings in another order": (
-        step("x").python(named, {"a": 1, "b": 2}),
-        step("x").python(named, {"b": 2, "a": 1}),
-    ),
     "sets": (step("x").python(named, {"a", "b", "c"}), step("x").python(named, {"c", "b", "a"})),
     "values that say nothing of themselves": (
         step("x").python(named, threading.Lock()),
@@ -310,3 +306,10 @@ def test_another_value_with_other_code_is_another_argument_and_no_edit(other):
     result = recorded(step("x").python(named, [Sum(1)]))
     assert not identity_reasons(step("x").python(named, [Sum(1)]), result)
     assert [each.kind for each in identity_reasons(step("x").python(named, other), result)] == ["arguments"]
+
+
+def test_the_order_of_the_keys_of_a_dict_counts_as_it_may_be_that_of_columns():
+    result = recorded(step("x").python(named, {"b": 1, "a": {2: 0, 1: 0}}))
+    assert not identity_reasons(step("x").python(named, {"b": 1, "a": {2: 0, 1: 0}}), result)
+    for other in ({"a": {2: 0, 1: 0}, "b": 1}, {"b": 1, "a": {1: 0, 2: 0}}):
+        assert [each.kind for each in identity_reasons(step("x").python(named, other), result)] == ["arguments"]

@@ -170,9 +170,11 @@ class ValueTree:
         if kind is dict:
             keys = self._all(value, depth)
             values = self._all(value.values(), depth)
-            if all(type(key) is str and key[:1] != "$" for key in keys):
-                return dict(zip(keys, values, strict=True))
-            return {"$dict": [list(pair) for pair in zip(keys, values, strict=True)]}
+            is_plain = all(type(key) is str and key[:1] != "$" for key in keys)
+            pairs = [list(pair) for pair in zip(keys, values, strict=True)]
+            if self._opens_objects and keys != sorted(keys, key=None if is_plain else canonical):
+                return {"$object": ["dict", pairs]}  # the order counts: it may be that of the columns of a file
+            return dict(pairs) if is_plain else {"$dict": pairs}
         if kind is Secret:
             if not value.is_absent and self._secrets is not NONE:
                 self._secrets.learn(value)
