@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 
 import pytest
@@ -51,6 +52,18 @@ def killed(flowckpt, tmp_path):
         return flowckpt
 
     return kill
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_in_a_step_that_must_run_once_tells_what_the_resume_will_ask(flowckpt, tmp_path, number):
+    (tmp_path / "pay.py").write_text(PROGRAM)
+    process = flowckpt.start("run", "pay.py:blind", "--id", "one")
+    flowckpt.wait_for("pay")
+    process.send_signal(number)
+    _, err = process.communicate(timeout=120)
+    assert "Step pay was stopped, and must run at most once." in err, err
+    flowckpt("resume", "one").expect(15)
+    flowckpt("resume", "one", "--done", "pay=5").expect(0)
 
 
 def test_without_evidence_somebody_must_say(killed):

@@ -23,6 +23,7 @@ from flowckpt.core.records.result import sum_figures
 from flowckpt.core.records.wait import STOPPED, birth_of
 from flowckpt.core.replay import Crash, Replay
 from flowckpt.core.system.attrs_base import lazy_frozen
+from flowckpt.core.system.numbers import join_names
 from flowckpt.engine import session, undo
 from flowckpt.engine.rules.paths import find_handled_end, find_left_to_undo, find_not_yielded
 from flowckpt.engine.run.context import RunContext
@@ -228,6 +229,11 @@ class Drive:
         """Return what ended the run; a cancel by request becomes a `RunCancelledError`."""
         interrupts = self.context.interrupts
         ending = interrupts.find_cause(error)
+        if isinstance(ending, RunInterrupted) and (stopped := sorted(self.context.recorder.in_doubt)):
+            ending.add_note(
+                f"Step {join_names(stopped, 8)} was stopped, and must run at most once. If its evidence cannot tell "
+                "whether it was done, the resume needs --done STEP or --not-done STEP."
+            )
         if isinstance(ending, RunInterrupted) and ending.signal_name == CANCEL:
             self.context.recorder.undo.compensate = (
                 self.context.recorder.undo.compensate and interrupts.cancel_rolls_back
