@@ -135,3 +135,29 @@ def test_after_a_crash_the_replay_takes_the_same_branch(tmp_path):
     resumed = forked.run(["-m", "flowckpt", "resume", "r"], cwd=tmp_path)
     assert "output: 'StepFailedError at parse'" in resumed.stdout, resumed.stderr
     assert "parse: failed" not in resumed.stderr  # it was not run again
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(2, "No such file or directory", "/data/a.csv"),
+        OSError(28, "No space left on device"),
+        FileExistsError(17, "File exists", "a", None, "b"),
+        OSError("no number"),
+        BrokenFileError(2, "a: 'b'", "c"),
+    ],
+    ids=str,
+)
+def test_the_number_and_the_file_of_an_os_error_are_those_of_the_step(error):
+    def fail():
+        raise error
+
+    @workflow
+    def flow():
+        try:
+            yield step("s").python(fail)
+        except OSError as caught:
+            copied = pickle.loads(pickle.dumps(caught))
+            return [(each.errno, each.strerror, each.filename) for each in (caught, copied)]
+
+    assert run_sync(flow).unwrap() == [(error.errno, error.strerror, error.filename)] * 2

@@ -175,11 +175,24 @@ def _can_be_base(kind: Any) -> bool:
 def _combine(cls: type, kind: type) -> type:
     # `MemoryError.__new__` refuses subclasses with another base, and adds nothing to `Exception`.
     maker = Exception if kind is MemoryError else kind
-    made = type(
-        cls.__name__, (cls, kind), {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_builtin": maker}
-    )
+    members = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_builtin": maker}
+    if issubclass(kind, OSError):
+        members |= {name: _read_from_text(name) for name in ("errno", "strerror", "filename")}
+    made = type(cls.__name__, (cls, kind), members)
     _BUILTIN_KINDS.add(made)
     return made
+
+
+def _read_from_text(name: str) -> property:
+    """Return an attribute of an `OSError`, read from its recorded text, the form of which Python defines."""
+
+    def read(failure: Any) -> int | str | None:
+        form = r"\[Errno (?P<errno>-?\d+)\] (?P<strerror>.*?)(: '(?P<filename>[^'\\]*)'( -> .*)?)?"
+        found = re.fullmatch(form, failure.error_message, re.DOTALL)
+        text = found[name] if found else None
+        return int(text) if name == "errno" and text else text
+
+    return property(read)
 
 
 def declared_class(cls: type) -> type:
