@@ -18,7 +18,6 @@ from flowckpt.engine import run as attempts
 from flowckpt.engine.rules.reasons import MAX_CRASHES
 from flowckpt.engine.values.options import (
     IfExists,
-    Limits,
     RunOptions,
     Saving,
     check_functions,
@@ -128,7 +127,8 @@ class WorkflowEngine:
         self._new_id = new_id
         self._world = execution.runner.WorldSources(self._clock, random, new_uuid)
         self._verifier = verifier
-        self._saving = Saving.create(trigger, on_save_error, retention, self.store, Limits(retry_budget, max_crashes))
+        limits: Any = {"retry_budget": retry_budget, "max_crashes": max_crashes}
+        self._saving = Saving.create(self.store, trigger, on_save_error, retention, **limits)
         if executors is not None:
             remote.executors.check_executors(executors)
         self._executors = dict(executors or {})
@@ -244,7 +244,7 @@ class WorkflowEngine:
         check_options(options)
         run, options = session.check_id(workflow_id), options or RunOptions()
         latest = attempts.lease.require_run(run, await self.store.load_latest(run))
-        most, given = self._saving.limits.max_crashes, self._verifier
+        most, given = self._saving.max_crashes, self._verifier
         how: Any = {"inputs": inputs, "options": options, "verifier": given, "max_crashes": most, "clock": self._clock}
         planning = undo.plan_resume.plan_resume(self.store, workflow, run, latest, **how)
         return (await attempts.lease.explain_failure(self.store, run, planning)).plan

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt import evidence
+from flowckpt import evidence, execution
 from flowckpt.core.dsl import Step
 from flowckpt.core.dsl.modifiers import ClaimedEvidence
 from flowckpt.core.records import StepResult
@@ -135,9 +135,7 @@ class ClaimChecker:
         reports = await self.verifier.verify_packs(packs, moment=evidence.report.Moment.RESUME)
         return {result.path: answer for result, answer in zip(with_claims, reports, strict=True)}
 
-    async def verify_again(
-        self, step: Step[Any], result: StepResult, value_of: Callable[[Step[Any], StepResult], Any]
-    ) -> VerificationReport:
+    async def verify_again(self, step: Step[Any], result: StepResult) -> VerificationReport:
         """Check the claims of one result, now that the program has yielded its step again.
 
         Some claims can only be checked then: a record alone does not give access to a database server or a function.
@@ -145,12 +143,11 @@ class ClaimChecker:
         Args:
             step: the step as it is yielded now.
             result: its recorded result.
-            value_of: returns the output as the generator gets it.
         """
         claimed = step.modifiers.evidence
         if claimed is not None and any(callable(each) for each in claimed.claims):
             with contextlib.suppress(Exception):  # the present claims do not matter: the recorded ones are checked
-                make_pack(claimed, value_of(step, result), place=result.path)
+                make_pack(claimed, execution.runner.restore_value(step, result), place=result.path)
         return (await self.verify_results([result]))[result.path]
 
     async def verify_in_doubt(self, step: Step[Any]) -> VerificationReport:

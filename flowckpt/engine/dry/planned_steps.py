@@ -40,7 +40,7 @@ from flowckpt.engine.values.placeholders import make_placeholder
 from flowckpt.engine.values.superseded import GUARDED
 from flowckpt.evidence.claims import Evidence, EvidencePack
 from flowckpt.execution.claims import WRITES, ClaimChecker, file_digests, is_open
-from flowckpt.execution.runner import output_annotation, restore_value
+from flowckpt.execution.runner import output_annotation
 
 if TYPE_CHECKING:
     from flowckpt.evidence.report import VerificationReport
@@ -139,7 +139,7 @@ class PlannedSteps(DryResponder):
         self.seen.add(command.path)
         reports = self.resumption.judge.reports
         if is_open(reports.get(command.path)):
-            reports[command.path] = await self.claims.verify_again(command.step, command.result, restore_value)
+            reports[command.path] = await self.claims.verify_again(command.step, command.result)
         decision, reasons = await self.judge_result(command)
         if decision is Decision.RERUN and (cached := await self._find_cached(command.step, command.path)) is not None:
             decision, reasons = Decision.CACHED, (*reasons, Reason(ReasonKind.CACHED, cached.sentence))
@@ -257,7 +257,7 @@ class PlannedSteps(DryResponder):
         """Decide about a step that was done by the same call and would run again."""
         report = self.doubts.get(result.path)
         if is_open(report):
-            report = await self.claims.verify_again(step, result, restore_value)
+            report = await self.claims.verify_again(step, result)
         settlement = settle_done(step, report, self.resumption.judge.policy)
         if settlement is Settlement.REUSE:
             return Decision.REUSE, (*reasons, Reason(ReasonKind.STARTED, "it was done, as its evidence shows"))

@@ -146,7 +146,7 @@ def _make_start_doubt(run: RunContext, path: str, report: VerificationReport, *,
 
 async def _resolve_done(run: RunContext, step: Step[Any], old: StepResult) -> Resolution:
     """Decide about a step that was done with the same call; its result was dropped because of an earlier step."""
-    report = None if old.evidence is None else await run.claims.verify_again(step, old, restore_value)
+    report = None if old.evidence is None else await run.claims.verify_again(step, old)
     settlement = settle_done(step, report, run.judge.policy)
     if settlement in (Settlement.REUSE, Settlement.LEAVE):
         return Resolution(reused=old, report=report)

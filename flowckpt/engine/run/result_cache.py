@@ -382,7 +382,7 @@ class ResultCache:
         try:
             report = None
             if taken.evidence is not None:
-                report = judge.reports[path] = await self.claims.verify_again(step, taken, restore_value)
+                report = judge.reports[path] = await self.claims.verify_again(step, taken)
             if judge.reasons(step, taken):
                 return None
             value, tree = restore_value(step, taken), plain_tree(result.held_output, path)

@@ -22,7 +22,6 @@ from flowckpt.core.records import CheckpointData, Reason, Status, StepError
 from flowckpt.core.records.result import sum_figures
 from flowckpt.core.records.wait import STOPPED, birth_of
 from flowckpt.core.replay import Crash, Replay
-from flowckpt.core.system.attrs_base import lazy_frozen
 from flowckpt.core.system.numbers import join_names
 from flowckpt.engine import session, undo
 from flowckpt.engine.rules.paths import find_handled_end, find_left_to_undo, find_not_yielded
@@ -96,14 +95,6 @@ def final_event(result: WorkflowResult, cause: str = "", error: StepError | None
     return events.WorkflowFailed(run, error.type, error.message, *steps, duration, result.is_saved)
 
 
-@lazy_frozen(eq=False, repr=False)
-class GenerationEnd:
-    """The work of this process on a generation that has ended and is followed by another."""
-
-    steps: StepCounts
-    duration_ms: float
-
-
 @attrs.define(eq=False, repr=False)
 class Drive:
     """Drives one attempt of a run.
@@ -116,10 +107,11 @@ class Drive:
             that is cancelled.
         wait_for: total seconds that the process stays for waits; None to stay for short timers only.
         ends_with_generation: whether the run completes instead of continuing as another generation; for a check.
-        former: what the previous generation did, if the attempt starts a new one.
+        former: what the previous generation did in this process, and its duration in ms, if the attempt starts a new
+            one.
         result: how the attempt ended; None until then, and if another generation follows.
         next_inputs: the inputs of the next generation.
-        ended: what this generation did, if another one follows.
+        ended: the same of this generation, if another one follows.
     """
 
     workflow: Workflow[Any, Any]
@@ -128,10 +120,10 @@ class Drive:
     undoing: UndoAttempt | None = None
     wait_for: float | None = None
     ends_with_generation: bool = False
-    former: GenerationEnd | None = attrs.field(init=False, default=None)
+    former: tuple[StepCounts, float] | None = attrs.field(init=False, default=None)
     result: WorkflowResult | None = attrs.field(init=False, default=None)
     next_inputs: BoundInputs | None = attrs.field(init=False, default=None)
-    ended: GenerationEnd | None = attrs.field(init=False, default=None)
+    ended: tuple[StepCounts, float] | None = attrs.field(init=False, default=None)
     _has_found_undo: bool = attrs.field(init=False, default=False)
     _started_ns: int = attrs.field(init=False, default=0)
     _rollback_failures: tuple[StepFailedError, ...] = attrs.field(init=False, default=())
@@ -257,11 +249,9 @@ class Drive:
         run, name = self.context, self.workflow.name
         if run.notifier.emit is None or self.former is None:
             return
-        ended, birth = self.former, birth_of(run.recorder.checkpointer.metadata)
-        counts = ended.steps.executed, ended.steps.restored, ended.duration_ms
-        await run.notifier.emit(
-            events.WorkflowContinued(run.workflow_id, name, run.number, run.generation, *counts, birth)
-        )
+        (steps, duration), birth = self.former, birth_of(run.recorder.checkpointer.metadata)
+        facts = run.number, run.generation, steps.executed, steps.restored, duration, birth
+        await run.notifier.emit(events.WorkflowContinued(run.workflow_id, name, *facts))
 
     async def _end(self, output: Any, ending: BaseException | None) -> BaseException | None:
         """End the attempt: close the generators, undo, save the final checkpoint, set the result, emit events."""
@@ -297,7 +287,7 @@ class Drive:
         if stop is not None:
             return stop  # the record has what remains to be undone
         if self.next_inputs is not None:
-            self.ended = GenerationEnd(*self._measure())
+            self.ended = self._measure()
             return None  # the first checkpoint of the next generation ends this one
         run.recorder.write_down_waits(is_at_rest=True)
         if is_stopped and run.waits.all and not run.recorder.is_suspended():

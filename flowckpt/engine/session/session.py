@@ -290,21 +290,17 @@ class Session:
         """Take the run's lease, drive its generations, and return how the last one ended."""
         async with self._hold_run() as drive:
             await drive.run(emit, folds_restored=folds_restored)
-            executed = restored = failed = earlier = 0
-            duration_ms = 0.0
+            ended: list[tuple[StepCounts, float]] = []
             while isinstance(drive, Drive) and drive.next_inputs is not None and drive.ended is not None:
-                steps = drive.ended.steps
-                executed, restored, failed = executed + steps.executed, restored + steps.restored, failed + steps.failed
-                duration_ms += drive.ended.duration_ms
-                earlier += 1
+                ended.append(drive.ended)
                 drive = self._current = await self._next_generation(drive, drive.next_inputs)  # noqa: PLW2901
                 await drive.run(emit, folds_restored=folds_restored)
         result = drive.result
-        if result is None or not earlier:
+        if result is None or not ended:
             return result
-        steps = result.steps
-        all_steps = StepCounts(executed + steps.executed, restored + steps.restored, failed + steps.failed)
-        return attrs.evolve(result, steps=all_steps, duration_ms=round(duration_ms + result.duration_ms, 3))
+        counts, durations = zip(*ended, (result.steps, result.duration_ms), strict=True)
+        steps = StepCounts(*map(sum, zip(*map(attrs.astuple, counts), strict=True)))
+        return attrs.evolve(result, steps=steps, duration_ms=round(sum(durations), 3))
 
     def _make_sink(self, consumer: Callable[[Event], Any] | None) -> EventSink | None:
         """Return a function that redacts and emits events; None without a listener."""
@@ -570,7 +566,7 @@ class Session:
         if options.force or options.steal:
             return CrashCount()
         crash_count = await count_crashes(self._ports.store, lease, latest, started)
-        most = limit_of(latest.metadata, options.max_crashes, self._ports.saving.limits.max_crashes)
+        most = limit_of(latest.metadata, options.max_crashes, self._ports.saving.max_crashes)
         if crash_count.is_crash_loop(most) and not self.is_cancel:  # a cancel may always proceed
             error = crash_loop_error(lease.workflow_id, crash_count)
             if (emit := self._make_sink(None)) is not None:
@@ -605,7 +601,7 @@ class Session:
         is_wanted = options.executors or self._ports.executors or origin.metadata.get(RECORDED)
         if is_wanted and undoing is None:  # an undo always runs in this process
             executors = choose_executors(origin.metadata, self._ports.executors, options.executors)
-        limit = origin.metadata.get(LIMITS, {}).get("retry_budget", self._ports.saving.limits.retry_budget)
+        limit = origin.metadata.get(LIMITS, {}).get("retry_budget", self._ports.saving.retry_budget)
         world = self._ports.world
         notifier = Notifier()
         recorder = Recorder(

@@ -272,7 +272,7 @@ async def is_still_valid(
     if result.evidence is not None and result.success:
         report = judge.reports.get(result.path)
         if run.notifier.executed or is_open(report):  # steps have run since the check, or it had no answer
-            report = judge.reports[result.path] = await run.claims.verify_again(step, result, restore_value)
+            report = judge.reports[result.path] = await run.claims.verify_again(step, result)
         if report is not None and report.outcome != "no_evidence" and run.notifier.emit is not None:
             await run.notifier.emit(evidence_event(run.workflow_id, result.path, report, "resume"))
     is_first = not (is_spare or run.notifier.executed or run.recorder.aside.dropped)

@@ -323,42 +323,28 @@ class RunOptions(FieldEquality):
 
 
 @lazy_frozen(eq=False, repr=False)
-class Limits:
-    """Default limits for the runs of an engine, used if neither the options nor the record of a run have their own.
-
-    Attributes:
-        retry_budget: how many retries a run may make; None for no limit.
-        max_crashes: how often a run may crash at the same step; 0 for no limit.
-    """
-
-    retry_budget: int | None = attrs.field(default=None, validator=_check_limit)
-    max_crashes: int = attrs.field(default=MAX_CRASHES, validator=_check_limit)
-
-
-@lazy_frozen(eq=False, repr=False)
 class Saving:
-    """How the runs of an engine are saved, apart from their explicit checkpoints.
+    """How the runs of an engine are saved, apart from their explicit checkpoints, and their default limits.
+
+    A limit is used if neither the options nor the record of a run have their own.
 
     Attributes:
         trigger: requests checkpoints, or None.
         continue_on_save_error: whether a run continues if the checkpoint after a step cannot be saved.
         retention: which checkpoints to keep; None to keep all.
-        limits: the default limits of its runs.
+        retry_budget: how many retries a run may make; None for no limit.
+        max_crashes: how often a run may crash at the same step; 0 for no limit.
     """
 
     trigger: Trigger | None = None
     continue_on_save_error: bool = False
     retention: Retention | None = None
-    limits: Limits = attrs.field(factory=Limits)
+    retry_budget: int | None = attrs.field(default=None, validator=_check_limit)
+    max_crashes: int = attrs.field(default=MAX_CRASHES, validator=_check_limit)
 
     @classmethod
     def create(
-        cls,
-        trigger: Trigger | None,
-        on_save_error: str,
-        retention: Retention | None,
-        store: StoreBase,
-        limits: Limits,
+        cls, store: StoreBase, trigger: Trigger | None, on_save_error: str, retention: Retention | None, **limits: Any
     ) -> Saving:
         """Return the settings of an engine, or refuse them; see `WorkflowEngine`.
 
@@ -375,7 +361,7 @@ class Saving:
             None if trigger is None else check_trigger(trigger),
             on_save_error == "continue",
             None if retention is None else maintenance.evict.check_retention_for(retention, store),
-            limits,
+            **limits,
         )
 
     def trigger_of(self, recorded: Mapping[str, float]) -> Trigger | None:
