@@ -425,7 +425,7 @@ class CheckpointManager:
             CheckpointStorageError: the store failed.
         """
         async with self._tasks.own(task_id) as task:
-            if task.sequence == 0:
+            if task.saves.sequence == 0:
                 raise CheckpointNotFoundError(task_id)
             if self._most is not None:  # the process of the last commit may have died before it removed any
                 await self._remove_surplus(task, self._most)
@@ -629,7 +629,7 @@ class CheckpointManager:
         """Remove a checkpoint and the record of its start; return whether there was one."""
         log = task.log
         # else the record of its start would be the newest, and the step in doubt again
-        if step.sequence == task.sequence:
+        if step.sequence == task.saves.sequence:
             await task.save(Reason.MANUAL, "@deleting", begun=log.begun.values())
         is_removed = await self.store.delete_checkpoint(log.task_id, local_part(step.id, log.task_id))
         log.live.pop(local_part(step.id, log.task_id), None)

@@ -60,6 +60,7 @@ class OwnedTask:
         log: the log of the task.
         lease: the lease of the task.
         one_at_a_time: lock that is held while the task is changed.
+        saves: writes its records; after a save that failed, it may be unusable, and the task must be taken again.
     """
 
     def __init__(self, store: StoreBase, clock: Clock, lease: Lease, log: TaskLog) -> None:
@@ -68,22 +69,7 @@ class OwnedTask:
         self.one_at_a_time = asyncio.Lock()
         history = History() if lease.latest is None else _continue_history(lease.latest)
         facts, metadata = RunFacts(log.task_id, MANAGED, NO_INPUTS, _INPUTS, remedy=_REMEDY), log.metadata()
-        self._saves = Checkpointer(store, clock, facts, metadata, lease.attempt, lease.last_sequence, history)
-
-    @property
-    def attempt(self) -> int:
-        """The attempt, the fencing number."""
-        return self._saves.attempt
-
-    @property
-    def sequence(self) -> int:
-        """The number of the last record."""
-        return self._saves.sequence
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether another save makes sense; after a failed save, the task must be taken again."""
-        return self._saves.is_usable
+        self.saves = Checkpointer(store, clock, facts, metadata, lease.attempt, lease.last_sequence, history)
 
     async def save(
         self,
@@ -112,7 +98,7 @@ class OwnedTask:
         Raises:
             FlowckptError: an error of the store; `CheckpointStorageError` if the store raised anything else.
         """
-        saves = self._saves
+        saves = self.saves
         metadata = self.log.metadata() if metadata is None else metadata
         if metadata != saves.metadata:  # otherwise pass the same object, which a store need not write again
             saves.metadata = metadata
@@ -198,7 +184,7 @@ class Tasks:
                     yield task
                 finally:
                     # read the task again, or take one that does not exist yet
-                    if not task.is_usable or task.sequence == 0:
+                    if not task.saves.is_usable or task.saves.sequence == 0:
                         await self.give_up(task)
                     if not may_block():
                         # deliver a cancel that arrived during a save here, where the caller expects it
@@ -246,7 +232,7 @@ class Tasks:
             CheckpointCorruptedError: its record is damaged.
         """
         task = self._owned.get(check_text(task_id, "task_id"))
-        if task is not None and task.is_usable and task.sequence:
+        if task is not None and task.saves.is_usable and task.saves.sequence:
             return task.log
         latest = await self._store.load_latest(task_id)
         return None if latest is None else await read_log(self._store, task_id, latest)
@@ -338,9 +324,9 @@ async def begin(
         files: the files that are kept with the state.
     """
     log = task.log
-    gone = log.find_superseded(checkpoint_type, work_item_id, task.attempt)
+    gone = log.find_superseded(checkpoint_type, work_item_id, task.saves.attempt)
     path = log.new_path(checkpoint_type, gone)
-    local_id = marker_id(path, task.sequence + 1)
+    local_id = marker_id(path, task.saves.sequence + 1)
     step = StartedStep(
         public_id(log.task_id, local_id),
         log.task_id,
@@ -349,7 +335,7 @@ async def begin(
         work_item_id,
         metadata,
         clock.now(),
-        task.attempt,
+        task.saves.attempt,
         snapshot,
         clock.elapsed_ns(),
         version,
@@ -399,7 +385,7 @@ async def commit(
         step.checkpoint_type,
         step.work_item_id,
         step.metadata,
-        task.sequence + 1,
+        task.saves.sequence + 1,
         step.begun_at,
         clock.now(),
         elapsed_ns / 1e6,
@@ -413,7 +399,7 @@ async def commit(
         local_id,
         begun=log.without_begun([local_part(step.step_id, log.task_id)]).values(),
         snapshot=step.held_snapshot if snapshot is None else snapshot,
-        result=make_commit_result(committed, local_id, index=index, attempt=task.attempt, evidence=evidence),
+        result=make_commit_result(committed, local_id, index=index, attempt=task.saves.attempt, evidence=evidence),
         metadata=log.metadata(head=index),
         files=step.files if files is None else files,
     )

@@ -66,29 +66,9 @@ class TakesResources(Protocol):
         ...
 
 
-def hears_work(executor: object) -> bool:
-    """Return whether the work of an executor can send messages while it runs."""
-    return callable(getattr(executor, "submit_heard", None))  # isinstance with the protocol takes ten times as long
-
-
-def kills_work(executor: object) -> bool:
-    """Return whether stopped work has really ended once the executor has stopped it."""
-    return bool(getattr(executor, "kills_work", False))
-
-
 def repeats_work(executor: object) -> bool:
     """Return whether the executor may repeat work by itself, like distributed engines that lose a worker."""
     return bool(getattr(executor, "repeats_work", False))
-
-
-def imports_program(executor: object) -> bool:
-    """Return whether its workers can import the program's own files, because they run on this machine."""
-    return bool(getattr(executor, "imports_program", False))
-
-
-def lost_worker_errors(executor: object) -> tuple[type[BaseException], ...]:
-    """Return the errors that the executor raises for a dead worker, besides `BrokenExecutor`."""
-    return tuple(getattr(executor, "lost_worker_errors", ()))
 
 
 class StoppedWorkError(Exception):

@@ -39,10 +39,6 @@ from flowckpt.execution.executors.base import (
     LostWorkerError,
     StopsWork,
     TakesResources,
-    hears_work,
-    imports_program,
-    kills_work,
-    lost_worker_errors,
     repeats_work,
 )
 from flowckpt.execution.interrupts import Interrupts
@@ -424,7 +420,7 @@ class RunExecutor:
     @property
     def leaves_work(self) -> bool:
         """Whether a step may keep running after its timeout."""
-        return not kills_work(self._executor)
+        return not getattr(self._executor, "kills_work", False)
 
     @property
     def tries_when_lost(self) -> int:
@@ -437,7 +433,7 @@ class RunExecutor:
         if is_in_this_process(executor):
             parcel: bytes | PythonAction = action
         else:
-            by_value = not imports_program(executor)
+            by_value = not getattr(executor, "imports_program", False)
             parcel = pack_task(action, call, self._take_snapshot(executor, call), self._modules, by_value=by_value)
         if self._room is None:
             return await self._submit(executor, parcel, call, interrupts)
@@ -463,7 +459,7 @@ class RunExecutor:
                 future = submit_here(executor, parcel)
             elif resources and not isinstance(executor, TakesResources):
                 raise self.refusal(path, f"asks for resources {dict(resources)}, which its executor does not know")
-            elif hears_work(executor):
+            elif callable(getattr(executor, "submit_heard", None)):  # an `isinstance` takes ten times as long
                 future = cast("HearsWork", executor).submit_heard(listener, resources, work, parcel)
             elif resources:
                 future = cast("TakesResources", executor).submit_with(resources, work, parcel)
@@ -482,7 +478,7 @@ class RunExecutor:
         except (TimeoutError, asyncio.CancelledError):
             raise
         except Exception as error:
-            if isinstance(error, lost_worker_errors(executor)):
+            if isinstance(error, tuple(getattr(executor, "lost_worker_errors", ()))):
                 raise WorkerDiedError(path, executor=self.name, detail=_format_error(error)) from error
             raise self._error(
                 path,
