@@ -45,7 +45,7 @@ from flowckpt.core.system.clock import SystemClock
 from flowckpt.engine.dry.recorded_drive import DryResponder
 from flowckpt.engine.engine import WorkflowEngine, run_in_own_loop
 from flowckpt.engine.rules.judge import identity_reasons
-from flowckpt.engine.values.failures import read_answer, record_error, step_failure
+from flowckpt.engine.values.failures import read_answer, step_failure
 from flowckpt.engine.values.inputs import bind_inputs, bind_next, decode_input
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.engine.values.target import describe_target, load_target
@@ -53,6 +53,7 @@ from flowckpt.errors import FlowckptError, StepDefinitionError, WorkflowDefiniti
 from flowckpt.events import Event
 from flowckpt.execution.claims import ClaimChecker
 from flowckpt.execution.current_step import StepCall, StepServices
+from flowckpt.execution.errors import record_error
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import StepRunner, WorldSources
 from flowckpt.stores.memory import MemoryCheckpointStore

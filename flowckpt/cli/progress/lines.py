@@ -18,9 +18,9 @@ from flowckpt.core.codec.results import encode_error
 from flowckpt.core.records.wait import Wait, encode_utc
 from flowckpt.core.system.numbers import pluralize
 from flowckpt.engine.values import waits
-from flowckpt.engine.values.failures import record_error
 from flowckpt.engine.values.result import WorkflowResult
 from flowckpt.events import Event, EvidenceVerified, StepRestored, StepsRestored
+from flowckpt.execution.errors import record_error
 
 
 def ended_document(result: WorkflowResult, output_type: Any) -> Json:

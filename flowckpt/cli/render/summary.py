@@ -15,9 +15,10 @@ from flowckpt.core.records import CheckpointData, Status, generation
 from flowckpt.core.system.blocking import start_within
 from flowckpt.core.system.numbers import join_names
 from flowckpt.engine.rules.paths import step_of
-from flowckpt.engine.values.failures import find_failed_step, record_error
+from flowckpt.engine.values.failures import find_failed_step
 from flowckpt.engine.values.result import WorkflowResult
 from flowckpt.errors import CheckpointStorageError, FlowckptError, StepFailedError
+from flowckpt.execution.errors import record_error
 from flowckpt.stores.base import StoreBase
 
 if TYPE_CHECKING:

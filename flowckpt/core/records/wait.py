@@ -72,6 +72,15 @@ class Wait(FieldEquality):
         """Return whether the wait has ended by itself."""
         return self.due_at is not None and now >= self.due_at
 
+    def find_message(self, messages: Iterable[Signal]) -> Signal | None:
+        """Return the message that ends the wait: the first one sent before its deadline; None without one.
+
+        Args:
+            messages: the unconsumed messages, in the order in which they are consumed.
+        """
+        in_time = (each for each in messages if self.due_at is None or each.sent_at < self.due_at)
+        return next((each for each in in_time if each.ends(self)), None)
+
     def to_document(self) -> dict[str, Any]:
         """Return the wait as plain JSON; `from_document` returns an equal one."""
         given = {

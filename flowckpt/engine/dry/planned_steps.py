@@ -30,7 +30,7 @@ from flowckpt.engine.rules.in_doubt import (
     settle_done,
 )
 from flowckpt.engine.rules.judge import CONTINUES, evidence_reasons, keep_partial, moved_reasons, partial_reasons
-from flowckpt.engine.rules.plan import Decision, PlannedStep, find_message_for, wait_reason
+from flowckpt.engine.rules.plan import Decision, PlannedStep, wait_reason
 from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ReuseMode
 from flowckpt.engine.run.in_doubt import check_started
 from flowckpt.engine.run.result_cache import Cached, ResultCache
@@ -329,7 +329,7 @@ class PlannedSteps(DryResponder):
 
     async def _explain_wait(self, wait: Wait) -> Reason:
         """Return what a resume does with a waiting step; its message is consumed, so that no other step gets it."""
-        message = find_message_for(wait, self.messages)
+        message = wait.find_message(self.messages)
         moved: tuple[str, ...] = ()
         if wait.claims:
             report = await self.claims.verifier.verify_evidence_pack(EvidencePack.from_document(wait.claims))

@@ -62,11 +62,9 @@ class DryResponder:
             Replay(child, enter.nested, workflow.name, prefix=prefix, aside=replay.aside, is_muted=True)
         ) as nested:
             end = await drive(nested, self)
-        if enter.result is not None and is_stopped(enter.result):
-            return read_answer(enter.step, enter.result)
-        if enter.result is None or not isinstance(end, Finish | Crash):
-            return None
-        return read_answer(enter.step, enter.result)
+        result = enter.result
+        is_ended = result is not None and (is_stopped(result) or isinstance(end, Finish | Crash))
+        return read_answer(enter.step, result) if result is not None and is_ended else None
 
     async def answer_fan_out(self, replay: Replay, enter: Enter) -> Answer | None:
         """Return the answer of a fan-out, if it has ended."""

@@ -15,11 +15,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any
 
 from flowckpt.core.records import StepResult
+from flowckpt.core.records.result import FAN_OUTS
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 from flowckpt.core.system.declared import type_name
 from flowckpt.errors import InputError, StepStoppedError
-
-_FAN_OUT = frozenset({"map", "parallel"})
 
 
 def results_after(results: Sequence[StepResult], path: str) -> Iterator[StepResult]:
@@ -123,7 +122,7 @@ def root_failures(results: Sequence[StepResult], path: str) -> list[str]:
         if result is None or result.success or error is None:
             continue
         deeper: list[str] = []
-        if result.step_type in _FAN_OUT:  # includes those that failed while the others were being stopped
+        if result.step_type in FAN_OUTS:  # includes those that failed while the others were being stopped
             members = [each for each in by_path if each.startswith(f"{at}/") and "/" not in each[len(at) + 1 :]]
             deeper = [each for each in members if not by_path[each].success] + _find_stranded(results, by_path, at)
         elif error.path != at and is_within(error.path, at) and error.path in by_path:

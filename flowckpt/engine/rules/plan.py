@@ -181,19 +181,6 @@ class ResumePlan(ShownInNotebook):
 # What a resume does with a waiting step, as a sentence; without I/O.
 
 
-def find_message_for(wait: Wait, messages: Iterable[Signal]) -> Signal | None:
-    """Return the message that ends a wait: the first one sent before its deadline; None without one.
-
-    Args:
-        wait: the wait.
-        messages: the unconsumed messages, in the order in which they are consumed.
-    """
-    for message in messages:
-        if message.ends(wait) and (wait.due_at is None or message.sent_at < wait.due_at):
-            return message
-    return None
-
-
 def wait_reason(wait: Wait, message: Signal | None, moved: Sequence[str] = ()) -> Reason:
     """Return what a resume does with a waiting step.
 

@@ -107,7 +107,7 @@ class RunContext:
         """Requests to the run in the store."""
         saves = self.recorder.checkpointer
         birth, ended = str(saves.metadata.get(BIRTH, "")), saves.metadata.get(ENDED)
-        return run.inbox.Requests(saves.store, self.workflow_id, birth, self.clock, self.interrupts, ended)
+        return run.inbox.Requests(saves.store, self.workflow_id, birth, self.interrupts, ended)
 
     async def poll_requests(self) -> None:
         """Look for requests to the run: a cancel stops the run, other requests are carried out at once."""

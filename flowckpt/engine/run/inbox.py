@@ -65,10 +65,7 @@ class Inbox:
         """
         if wait.is_timed:
             return None
-        for signal in await self._read_pending(is_fresh=is_fresh):
-            if signal.ends(wait) and (wait.due_at is None or signal.sent_at < wait.due_at):
-                return signal
-        return None
+        return wait.find_message(await self._read_pending(is_fresh=is_fresh))
 
     async def can_end_any(self, waits: Iterable[Wait], *, is_fresh: bool = False) -> bool:
         """Return whether one of these waits can end now.
@@ -182,7 +179,6 @@ class Requests:
         store: the store of the run.
         workflow_id: the run.
         birth: distinguishes the run from other runs with the same id.
-        clock: the time.
         interrupts: stops the run.
         ended: the attempt that was last cancelled, and when; requests to cancel from before that do not count.
     """
@@ -190,7 +186,6 @@ class Requests:
     store: StoreBase
     workflow_id: str
     birth: str
-    clock: Clock
     interrupts: Interrupts
     ended: Mapping[str, Any] | None = None
     _looking: asyncio.Future[Sequence[Signal]] | None = attrs.field(init=False, default=None)

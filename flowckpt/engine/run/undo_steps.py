@@ -15,10 +15,11 @@ from flowckpt.core.records.result import result_of
 from flowckpt.engine.rules.paths import ROLLBACK, UNDOABLE, find_left_to_undo, undo_path
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.notify import events
-from flowckpt.engine.values.failures import record_error, step_failure
+from flowckpt.engine.values.failures import step_failure
 from flowckpt.engine.values.placeholders import PlanStopped
 from flowckpt.errors import FlowckptError, NotUndoableError, StepFailedError
 from flowckpt.execution.current_step import NO_SERVICES, StepCall
+from flowckpt.execution.errors import record_error
 from flowckpt.execution.runner import restore_value
 
 if TYPE_CHECKING:

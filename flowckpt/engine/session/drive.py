@@ -31,7 +31,7 @@ from flowckpt.engine.run.notify import EventFactory, EventSink, events, failed_e
 from flowckpt.engine.run.resumption import drop_reusable
 from flowckpt.engine.steps.run_step import new_scope
 from flowckpt.engine.values import result as results
-from flowckpt.engine.values.failures import NO_SECRETS, REFUSALS, find_failed_step, record_error
+from flowckpt.engine.values.failures import REFUSALS, find_failed_step
 from flowckpt.engine.values.inputs import BoundInputs, bind_next, refuse_in_labels
 from flowckpt.engine.values.waits import Suspended
 from flowckpt.errors import (
@@ -43,6 +43,7 @@ from flowckpt.errors import (
     SuspensionUnsavedError,
 )
 from flowckpt.execution.current_step import get_call, set_call
+from flowckpt.execution.errors import NO_SECRETS, record_error
 from flowckpt.execution.interrupts import CANCEL, RunInterrupted
 from flowckpt.execution.runner import INTERRUPTIONS
 

@@ -72,7 +72,7 @@ from flowckpt.engine.run.resumption import (
     trim_history,
 )
 from flowckpt.engine.session.drive import Drive, final_event
-from flowckpt.engine.values.failures import NO_SECRETS, read_failure
+from flowckpt.engine.values.failures import read_failure
 from flowckpt.engine.values.inputs import BoundInputs, refuse_in_labels, refuse_other_inputs
 from flowckpt.engine.values.options import IfExists, RunOptions, Saving
 from flowckpt.engine.values.result import StepCounts, WorkflowResult
@@ -91,6 +91,7 @@ from flowckpt.errors import (
 )
 from flowckpt.execution.claims import ClaimChecker
 from flowckpt.execution.current_step import StepCall
+from flowckpt.execution.errors import NO_SECRETS
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import StepRunner, WorldSources
 from flowckpt.stores.base import Ability, Lease, StoreBase

@@ -16,9 +16,10 @@ from flowckpt.core.system.secret import Secret
 from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.steps.members import CompositeRun
 from flowckpt.engine.steps.run_step import Scope, is_still_valid, new_scope, note_restored
-from flowckpt.engine.values.failures import read_answer, record_error, step_failure
+from flowckpt.engine.values.failures import read_answer, step_failure
 from flowckpt.engine.values.inputs import refuse_output, refuse_unfit, reword_error
 from flowckpt.errors import EncodingError, FlowckptError
+from flowckpt.execution.errors import record_error
 from flowckpt.execution.runner import Outcome
 
 

@@ -33,15 +33,10 @@ from flowckpt.engine.rules.paths import is_stopped, split_stopped_member
 from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.steps.members import CompositeRun, Member, StoppedMember, make_member, read_ended_answer
 from flowckpt.engine.steps.run_step import changed_members_reason, is_still_valid, note_restored
-from flowckpt.engine.values.failures import (
-    combine_answers,
-    read_fan_out,
-    record_error,
-    step_failure,
-    stopped_error,
-)
+from flowckpt.engine.values.failures import combine_answers, read_fan_out, step_failure, stopped_error
 from flowckpt.engine.values.waits import Suspended
 from flowckpt.errors import FanOutFailedError, StepFailedError
+from flowckpt.execution.errors import record_error
 from flowckpt.execution.python import await_interruptibly
 from flowckpt.execution.runner import Outcome
 

@@ -44,11 +44,12 @@ from flowckpt.engine.rules.reasons import NONDETERMINISM, OnStale, Reason, Reaso
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.notify import events, evidence_event
 from flowckpt.engine.run.recorder import StepEnd
-from flowckpt.engine.values.failures import read_answer, record_error, stale_step_error, step_failure
+from flowckpt.engine.values.failures import read_answer, stale_step_error, step_failure
 from flowckpt.engine.values.superseded import marks_of
 from flowckpt.errors import DecodingError, FlowckptError, StepFailedError
 from flowckpt.execution.claims import CommittedClaims, is_open
 from flowckpt.execution.current_step import StepCall
+from flowckpt.execution.errors import record_error
 from flowckpt.execution.runner import Outcome, output_annotation, restore_value
 
 if TYPE_CHECKING:

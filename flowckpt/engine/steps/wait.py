@@ -36,7 +36,7 @@ from flowckpt.engine.rules.judge import evidence_reasons
 from flowckpt.engine.rules.paths import is_after
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.recorder import StepEnd
-from flowckpt.engine.values.failures import record_error, step_failure
+from flowckpt.engine.values.failures import step_failure
 from flowckpt.engine.values.waits import StandingApproval, Suspended, approval_digests
 from flowckpt.errors import ApprovalRejectedError, FlowckptError, StepFailedError, StepTimeoutError
 from flowckpt.events import ApprovalVoided, SignalSetAside, StepCompleted, StepFailed, StepStarted
@@ -44,6 +44,7 @@ from flowckpt.evidence.claims import EvidencePack, EvidenceType, State
 from flowckpt.evidence.report import Moment
 from flowckpt.execution import claims as evidence
 from flowckpt.execution.current_step import StepCall
+from flowckpt.execution.errors import record_error
 from flowckpt.execution.runner import Outcome
 
 if TYPE_CHECKING:

@@ -24,22 +24,8 @@ from flowckpt.errors import (
     UnsupportedSchemaError,
     WorkflowChangedError,
 )
-from flowckpt.execution.errors import NO_SECRETS, record_error, text_of
+from flowckpt.execution.errors import record_error
 from flowckpt.execution.runner import restore_value
-
-__all__ = [
-    "NO_SECRETS",
-    "REFUSALS",
-    "combine_answers",
-    "find_failed_step",
-    "read_answer",
-    "read_failure",
-    "read_fan_out",
-    "record_error",
-    "stale_step_error",
-    "step_failure",
-    "text_of",
-]
 
 REFUSALS = (
     WorkflowChangedError,
