@@ -51,159 +51,199 @@ if TYPE_CHECKING:
     from flowckpt.execution.interrupts import Interrupts
 
 
+# Partial states, which steps save while they run: each is a checkpoint of the run.
+
+
 @attrs.define(eq=False, repr=False, slots=False)
-class RunServices(StepServices):
-    """The engine's services for the steps of one attempt.
+class PartialSaves(StepServices):
+    """Saves and loads the partial states of the steps of one attempt.
 
     Attributes:
         recorder: makes partial states durable.
-        notifier: emits progress.
+        notifier: emits events.
         interrupts: the signals; also knows whether a step runs in place.
-        clock: the time.
         loop: the event loop of the run, once it runs.
-        is_used: whether any step has used them.
+        is_used: whether any step has called them.
     """
 
     recorder: Recorder
     notifier: Notifier
     interrupts: Interrupts
-    clock: Clock
-    loop: asyncio.AbstractEventLoop | None = None
-    is_used: bool = False
-    _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
-    # None: the step has ended
-    _figures: dict[str, dict[str, int | float] | None] = attrs.field(init=False, factory=dict)
-    _published: dict[str, dict[str, Any]] = attrs.field(init=False, factory=dict)
-    _process: int = attrs.field(init=False, factory=os.getpid)
-
-    @property
-    def workflow_id(self) -> str:
-        """The run."""
-        return self.recorder.checkpointer.run.workflow_id
-
-    @cached_property
-    def _reporting(self) -> Reporting:
-        return Reporting(self)
-
-    @cached_property
-    def _saves(self) -> PartialSaves:
-        return PartialSaves(self)
-
-    def progress(self, current: CurrentStep, done: float, total: float | None, note: str) -> None:
-        """Report the progress of a step; see `CurrentStep.progress`."""
-        done, total, note = validate_progress(done, total, note)
-        if (call := self.find_call(current)) is not None:
-            call.done = done, total, note
-        if self.notifier.emit is not None:
-            self.is_used = True
-            self._reporting.report(current.path, done, total, note)
+    loop: asyncio.AbstractEventLoop | None = attrs.field(init=False, default=None)
+    is_used: bool = attrs.field(init=False, default=False)
+    # a step in place may save from several threads
+    _one_save: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    _is_closed: bool = attrs.field(init=False, default=False)
+    _failure: BaseException | None = attrs.field(init=False, default=None)
+    _saving: set[asyncio.Task[None]] = attrs.field(init=False, factory=set)
+    _emitting: set[asyncio.Task[None]] = attrs.field(init=False, factory=set)
 
     def find_call(self, current: CurrentStep) -> StepCall | None:
         """Return the running try that a call comes from; None if that try has ended."""
         call = self.recorder.in_flight.get(current.path)
         return call if call is not None and call.tries == current.tries else None
 
-    def record(self, current: CurrentStep, figures: Mapping[str, Any]) -> None:
-        """Add figures of a step; see `CurrentStep.record`."""
-        figures = validate_figures(figures)
-        self.is_used = True
-        with self._accept_from(current, "record"):
-            total = self._figures[current.path] = self._figures.get(current.path) or {}
-            add_figures(total, figures)
-
-    @contextlib.contextmanager
-    def _accept_from(self, current: CurrentStep, what: str) -> Iterator[None]:
-        """Accept figures and values of a try during the block; refuse those of an ended try or another process."""
-        if os.getpid() != self._process:
-            raise FlowckptError(
-                f"current_step().{what}() was called in a process started by step {current.path!r}",
-                remedy=f"Return the value to the process that runs the step's function, and call {what}() there.",
-            )
-        with self._lock:
-            if self._figures.get(current.path, {}) is None or self.find_call(current) is None:
-                raise ended_try_error(current.path, current.tries)
-            yield
-
-    def read_so_far(self, path: str) -> tuple[Figures, Mapping[str, Any]]:
-        """Return the figures and published values of a step so far."""
-        if not self.is_used:
-            return {}, {}
-        with self._lock:
-            return dict(self._figures.get(path) or {}), dict(self._published.get(path, {}))
-
-    def take(self, path: str) -> tuple[Figures, Mapping[str, Any]]:
-        """Return the figures and published values of an ended step, from all its tries; later ones are refused."""
-        with self._lock:
-            found, self._figures[path] = self._figures.get(path), None
-            return found or {}, self._published.pop(path, {})
-
-    def publish(self, current: CurrentStep, name: str, value: Any) -> None:
-        """Publish a value of a step; see `CurrentStep.publish`."""
-        self.publish_recorded(current, {name: encode_published(current, name, value)})
-
-    def publish_recorded(self, current: CurrentStep, published: Any) -> None:
-        """Publish values that are already encoded, as a worker sends them."""
-        secrets = self.recorder.judge.secrets
-        refuse_in_ephemeral(current, "publish")
-        entries = {}
-        for name, tree in dict(published).items():
-            place = f"{current.path}: published {check_published_name(name)!r:.80}"
-            refuse_secrets({name: tree}, secrets, place)
-            entries[name] = {"value": tree, "at": encode_time(self.clock.now())}
-        self.is_used = True
-        with self._accept_from(current, "publish"):
-            self._published.setdefault(current.path, {}).update(entries)
-
     def save(self, current: CurrentStep, state: Any, as_type: Any) -> None:
-        """Make the partial state of a step durable; see `CurrentStep.save`."""
-        self.is_used = True
-        self._saves.save(current, state, as_type)
-
-    async def save_async(self, current: CurrentStep, state: Any, as_type: Any) -> None:
-        """Make the partial state of a step durable, called in the loop; see `CurrentStep.save_async`."""
-        self.is_used = True
-        await self._saves.save_async(current, state, as_type)
-
-    def load(self, current: CurrentStep, default: Any, as_type: Any) -> Any:
-        """Return the partial state of a step; see `CurrentStep.load`."""
-        return self._saves.load(current.path, default, as_type)
-
-    @property
-    def is_followed(self) -> bool:
-        """Whether the progress of steps is shown anywhere: by a listener or in the live note."""
-        return self.notifier.emit is not None or self.recorder.checkpointer.store.has(Ability.LIVE)
-
-    def find_state(self, path: str) -> tuple[Any, ...]:
-        """Return the encoded partial state of a step; nothing if it has saved none."""
-        return self._saves.find_state(path)
-
-    async def save_recorded(self, current: CurrentStep, tree: Any) -> None:
-        """Make a partial state durable that a worker has already encoded."""
-        self.is_used = True
-        await self._saves.save_recorded(current, tree)
-
-    async def wait_for_reports(self, path: str) -> None:
-        """Wait until all reports and saves of a step are processed, before its end is emitted.
+        """Save a state from the step's thread, or from a thread that the step started.
 
         Args:
-            path: the step.
+            current: the call of the step.
+            state: the state.
+            as_type: the type to encode it as, or None.
 
         Raises:
-            FlowckptError: a save failed, which ends the run even if the step handled the error.
+            EncodingError: the state cannot be recorded.
+            FlowckptError: the state cannot be saved, or not from this thread.
         """
-        await self._saves.wait()
-        await self._reporting.flush(path)
+        self._check(current)
+        partial = self._encode_state(current, state, as_type)
+        if self.interrupts.is_in_place:
+            with self._one_save, self.interrupts.defer_signals():
+                self._check(current)
+                if not self.interrupts.is_in_place:  # the step has ended without waiting for this thread
+                    raise ended_try_error(current.path, current.tries)
+                run_without_loop(self._save(current, partial, emits_here=True))
+            return
+        loop = self.loop
+        if loop is None or loop.is_closed():
+            raise ended_try_error(current.path, current.tries)
+        if loop is find_running_loop():
+            raise save_in_loop_error(current.path)
+        asyncio.run_coroutine_threadsafe(self._save_for_thread(current, partial), loop).result()
 
-    def forget(self, path: str) -> None:
-        """Forget a step that is no longer in flight."""
-        with self._lock:
-            self._figures.pop(path, None)
+    async def save_async(self, current: CurrentStep, state: Any, as_type: Any) -> None:
+        """Save a state from code in the loop; see `save`."""
+        self._check(current)
+        partial = self._encode_state(current, state, as_type)
+        if self.loop is not asyncio.get_running_loop():  # a loop of the step's own
+            await asyncio.to_thread(self.save, current, state, as_type)
+            return
+        await self._save(current, partial, emits_here=True)
 
-    async def close(self) -> None:
-        """Accept nothing more: wait for saves in progress, and drop progress that was not emitted."""
-        if self.is_used:
-            await self._saves.close()
-            await self._reporting.close()
+    async def save_recorded(self, current: CurrentStep, tree: Any) -> None:
+        """Save a state that a worker has already encoded; see `save`.
+
+        Args:
+            current: the call of the step.
+            tree: the encoded state.
+        """
+        self._check(current)
+        await self._save_for_thread(current, self._make_partial(current, tree))
+
+    async def _save_for_thread(self, current: CurrentStep, partial: PartialState) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._saving.add(task)
+        try:
+            self._check(current)
+            with blocking_allowed(False):
+                await self._save(current, partial, emits_here=False)
+        finally:
+            self._saving.discard(task)
+
+    async def _save(self, current: CurrentStep, partial: PartialState, *, emits_here: bool) -> None:
+        partials = self.recorder.checkpointer.partial
+        before = partials.get(current.path)
+        partials[current.path] = partial
+        try:
+            saved = await self.recorder.checkpoint(Reason.MANUAL)
+        except EncodingError:  # refused before any write: the step may continue
+            if before is None:
+                partials.pop(current.path, None)
+            else:
+                partials[current.path] = before
+            raise
+        except Exception as failure:
+            self._failure = failure
+            raise
+        if emits_here:
+            await self.recorder.emit_saved(saved)
+        elif self.notifier.emit is not None:  # the thread waits for the save, but not for the listener
+            emitting = asyncio.ensure_future(self.recorder.emit_saved(saved))
+            self._emitting.add(emitting)
+            emitting.add_done_callback(self._emitting.discard)
+
+    def load(self, current: CurrentStep, default: Any, as_type: Any) -> Any:
+        """Return the last saved state of a step.
+
+        Args:
+            current: the call of the step.
+            default: returned if there is no saved state.
+            as_type: the type to decode it as, or None.
+
+        Raises:
+            DecodingError: the saved state does not fit the type.
+        """
+        state = self.find_state(current.path)
+        if not state:
+            return default
+        return codec.decode(state[0], Any if as_type is None else as_type, place=_place(current.path))
+
+    def find_state(self, path: str) -> tuple[Any, ...]:
+        """Return the last saved state of a step, encoded; nothing if there is none."""
+        partial = self.recorder.checkpointer.partial.get(path)
+        return () if partial is None else (plain_tree(partial.held_state, _place(path)),)
+
+    async def wait_for_saves(self) -> None:
+        """Wait for saves in progress.
+
+        Raises:
+            FlowckptError: a save failed.
+        """
+        with self._one_save:  # a thread that the step has not waited for may be saving
+            pass
+        if self._emitting:
+            await asyncio.gather(*self._emitting)
+        if self._failure is not None:
+            raise self._failure
+
+    async def close_saves(self) -> None:
+        """Accept no more saves, and wait for those in progress: the end of the run is saved after them."""
+        self._is_closed = True
+        with self._one_save:
+            pass
+        while self._saving:
+            await finish_despite_cancel(asyncio.wait({*self._saving}))  # the saves end meanwhile
+        for each in self._emitting:
+            each.cancel()
+        if self._emitting:
+            await asyncio.wait({*self._emitting})
+
+    def _check(self, current: CurrentStep) -> None:
+        self.is_used = True
+        refuse_in_ephemeral(current, "save")
+        if self._is_closed or self.find_call(current) is None:
+            raise ended_try_error(current.path, current.tries)
+
+    def _encode_state(self, current: CurrentStep, state: Any, as_type: Any) -> PartialState:
+        """Return the encoded state, which later changes of the object do not affect."""
+        return self._make_partial(
+            current, codec.encode(state, Any if as_type is None else as_type, place=_place(current.path))
+        )
+
+    def _make_partial(self, current: CurrentStep, tree: Any) -> PartialState:
+        refuse_secrets(tree, self.recorder.judge.secrets, _place(current.path))
+        assert current._call is not None
+        identity = current._call.identity
+        facts = identity.function, identity.fingerprint, identity.arguments, identity.version
+        return PartialState(pack_value(tree), *facts)
+
+
+def refuse_in_ephemeral(current: CurrentStep, what: str) -> None:
+    """Refuse a call that needs a recorded step.
+
+    Raises:
+        FlowckptError: the step is ephemeral.
+    """
+    if current._call is not None and current._call.modifiers.is_ephemeral:
+        raise FlowckptError(
+            f"step {current.path!r} is .ephemeral() and cannot {what} anything",
+            remedy="Remove .ephemeral(): such a step is never recorded, and runs again at each replay.",
+        )
+
+
+def _place(path: str) -> str:
+    return f"{path}: saved state"
 
 
 # Engine work inside a step that runs in place: the loop stands still, so this work must not wait for the loop.
@@ -355,194 +395,117 @@ class Reporting:
             await asyncio.wait({self._flushing})
 
 
-# Figures of steps: kept here until the step ends, and recorded with its result.
+# All services.
 
 
-# Partial states, which steps save while they run: each is a checkpoint of the run.
+@attrs.define(eq=False, repr=False, slots=False)
+class RunServices(PartialSaves):
+    """The engine's services for the steps of one attempt.
 
-
-class PartialSaves:
-    """Saves and loads the partial states of the steps of one attempt.
-
-    Args:
-        services: the services that it belongs to.
+    Attributes:
+        clock: the time.
     """
 
-    def __init__(self, services: RunServices) -> None:
-        self._services = services
-        self._lock = threading.Lock()  # a step in place may save from several threads
-        self._is_closed = False
-        self._failure: BaseException | None = None
-        self._saving: set[asyncio.Task[None]] = set()
-        self._emitting: set[asyncio.Task[None]] = set()
+    clock: Clock
+    _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    # kept until the step ends, and recorded with its result; None: the step has ended
+    _figures: dict[str, dict[str, int | float] | None] = attrs.field(init=False, factory=dict)
+    _published: dict[str, dict[str, Any]] = attrs.field(init=False, factory=dict)
+    _process: int = attrs.field(init=False, factory=os.getpid)
 
-    def save(self, current: CurrentStep, state: Any, as_type: Any) -> None:
-        """Save a state from the step's thread, or from a thread that the step started.
+    @property
+    def workflow_id(self) -> str:
+        """The run."""
+        return self.recorder.checkpointer.run.workflow_id
 
-        Args:
-            current: the call of the step.
-            state: the state.
-            as_type: the type to encode it as, or None.
+    @cached_property
+    def _reporting(self) -> Reporting:
+        return Reporting(self)
 
-        Raises:
-            EncodingError: the state cannot be recorded.
-            FlowckptError: the state cannot be saved, or not from this thread.
-        """
-        self._check(current)
-        partial = self._encode_state(current, state, as_type)
-        services = self._services
-        if services.interrupts.is_in_place:
-            with self._lock, services.interrupts.defer_signals():
-                self._check(current)
-                if not services.interrupts.is_in_place:
-                    raise ended_try_error(
-                        current.path, current.tries
-                    )  # the step has ended without waiting for this thread
-                run_without_loop(self._save(current, partial, emits_here=True))
-            return
-        loop = services.loop
-        if loop is None or loop.is_closed():
-            raise ended_try_error(current.path, current.tries)
-        if loop is find_running_loop():
-            raise save_in_loop_error(current.path)
-        asyncio.run_coroutine_threadsafe(self._save_for_thread(current, partial), loop).result()
+    def progress(self, current: CurrentStep, done: float, total: float | None, note: str) -> None:
+        """Report the progress of a step; see `CurrentStep.progress`."""
+        done, total, note = validate_progress(done, total, note)
+        if (call := self.find_call(current)) is not None:
+            call.done = done, total, note
+        if self.notifier.emit is not None:
+            self.is_used = True
+            self._reporting.report(current.path, done, total, note)
 
-    async def save_async(self, current: CurrentStep, state: Any, as_type: Any) -> None:
-        """Save a state from code in the loop; see `save`."""
-        self._check(current)
-        partial = self._encode_state(current, state, as_type)
-        if self._services.loop is not asyncio.get_running_loop():  # a loop of the step's own
-            await asyncio.to_thread(self.save, current, state, as_type)
-            return
-        await self._save(current, partial, emits_here=True)
+    def record(self, current: CurrentStep, figures: Mapping[str, Any]) -> None:
+        """Add figures of a step; see `CurrentStep.record`."""
+        figures = validate_figures(figures)
+        self.is_used = True
+        with self._accept_from(current, "record"):
+            total = self._figures[current.path] = self._figures.get(current.path) or {}
+            add_figures(total, figures)
 
-    async def save_recorded(self, current: CurrentStep, tree: Any) -> None:
-        """Save a state that a worker has already encoded; see `save`.
+    @contextlib.contextmanager
+    def _accept_from(self, current: CurrentStep, what: str) -> Iterator[None]:
+        """Accept figures and values of a try during the block; refuse those of an ended try or another process."""
+        if os.getpid() != self._process:
+            raise FlowckptError(
+                f"current_step().{what}() was called in a process started by step {current.path!r}",
+                remedy=f"Return the value to the process that runs the step's function, and call {what}() there.",
+            )
+        with self._lock:
+            if self._figures.get(current.path, {}) is None or self.find_call(current) is None:
+                raise ended_try_error(current.path, current.tries)
+            yield
 
-        Args:
-            current: the call of the step.
-            tree: the encoded state.
-        """
-        self._check(current)
-        await self._save_for_thread(current, self._make_partial(current, tree))
+    def read_so_far(self, path: str) -> tuple[Figures, Mapping[str, Any]]:
+        """Return the figures and published values of a step so far."""
+        if not self.is_used:
+            return {}, {}
+        with self._lock:
+            return dict(self._figures.get(path) or {}), dict(self._published.get(path, {}))
 
-    async def _save_for_thread(self, current: CurrentStep, partial: PartialState) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._saving.add(task)
-        try:
-            self._check(current)
-            with blocking_allowed(False):
-                await self._save(current, partial, emits_here=False)
-        finally:
-            self._saving.discard(task)
+    def take(self, path: str) -> tuple[Figures, Mapping[str, Any]]:
+        """Return the figures and published values of an ended step, from all its tries; later ones are refused."""
+        with self._lock:
+            found, self._figures[path] = self._figures.get(path), None
+            return found or {}, self._published.pop(path, {})
 
-    async def _save(self, current: CurrentStep, partial: PartialState, *, emits_here: bool) -> None:
-        services = self._services
-        partials = services.recorder.checkpointer.partial
-        before = partials.get(current.path)
-        partials[current.path] = partial
-        try:
-            saved = await services.recorder.checkpoint(Reason.MANUAL)
-        except EncodingError:  # refused before any write: the step may continue
-            if before is None:
-                partials.pop(current.path, None)
-            else:
-                partials[current.path] = before
-            raise
-        except Exception as failure:
-            self._failure = failure
-            raise
-        if emits_here:
-            await services.recorder.emit_saved(saved)
-        elif services.notifier.emit is not None:  # the thread waits for the save, but not for the listener
-            emitting = asyncio.ensure_future(services.recorder.emit_saved(saved))
-            self._emitting.add(emitting)
-            emitting.add_done_callback(self._emitting.discard)
+    def publish(self, current: CurrentStep, name: str, value: Any) -> None:
+        """Publish a value of a step; see `CurrentStep.publish`."""
+        self.publish_recorded(current, {name: encode_published(current, name, value)})
 
-    def load(self, path: str, default: Any, as_type: Any) -> Any:
-        """Return the last saved state of a step.
+    def publish_recorded(self, current: CurrentStep, published: Any) -> None:
+        """Publish values that are already encoded, as a worker sends them."""
+        secrets = self.recorder.judge.secrets
+        refuse_in_ephemeral(current, "publish")
+        entries = {}
+        for name, tree in dict(published).items():
+            place = f"{current.path}: published {check_published_name(name)!r:.80}"
+            refuse_secrets({name: tree}, secrets, place)
+            entries[name] = {"value": tree, "at": encode_time(self.clock.now())}
+        self.is_used = True
+        with self._accept_from(current, "publish"):
+            self._published.setdefault(current.path, {}).update(entries)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether the progress of steps is shown anywhere: by a listener or in the live note."""
+        return self.notifier.emit is not None or self.recorder.checkpointer.store.has(Ability.LIVE)
+
+    async def wait_for_reports(self, path: str) -> None:
+        """Wait until all reports and saves of a step are processed, before its end is emitted.
 
         Args:
             path: the step.
-            default: returned if there is no saved state.
-            as_type: the type to decode it as, or None.
 
         Raises:
-            DecodingError: the saved state does not fit the type.
+            FlowckptError: a save failed, which ends the run even if the step handled the error.
         """
-        state = self.find_state(path)
-        if not state:
-            return default
-        return codec.decode(state[0], Any if as_type is None else as_type, place=_place(path))
+        await self.wait_for_saves()
+        await self._reporting.flush(path)
 
-    def find_state(self, path: str) -> tuple[Any, ...]:
-        """Return the last saved state of a step, encoded; nothing if there is none."""
-        partial = self._services.recorder.checkpointer.partial.get(path)
-        return () if partial is None else (plain_tree(partial.held_state, _place(path)),)
-
-    async def wait(self) -> None:
-        """Wait for saves in progress.
-
-        Raises:
-            FlowckptError: a save failed.
-        """
-        with self._lock:  # a thread that the step has not waited for may be saving
-            pass
-        if self._emitting:
-            await asyncio.gather(*self._emitting)
-        if self._failure is not None:
-            raise self._failure
+    def forget(self, path: str) -> None:
+        """Forget a step that is no longer in flight."""
+        with self._lock:
+            self._figures.pop(path, None)
 
     async def close(self) -> None:
-        """Accept no more saves, and wait for those in progress: the end of the run is saved after them."""
-        self._is_closed = True
-        with self._lock:
-            pass
-        while self._saving:
-            await finish_despite_cancel(asyncio.wait({*self._saving}))  # the saves end meanwhile
-        for each in self._emitting:
-            each.cancel()
-        if self._emitting:
-            await asyncio.wait({*self._emitting})
-
-    def _check(self, current: CurrentStep) -> None:
-        refuse_in_ephemeral(current, "save")
-        services = self._services
-        if self._is_closed or services.find_call(current) is None:
-            raise ended_try_error(current.path, current.tries)
-
-    def _encode_state(self, current: CurrentStep, state: Any, as_type: Any) -> PartialState:
-        """Return the encoded state, which later changes of the object do not affect."""
-        return self._make_partial(
-            current, codec.encode(state, Any if as_type is None else as_type, place=_place(current.path))
-        )
-
-    def _make_partial(self, current: CurrentStep, tree: Any) -> PartialState:
-        refuse_secrets(tree, self._services.recorder.judge.secrets, _place(current.path))
-        assert current._call is not None
-        identity = current._call.identity
-        return PartialState(
-            pack_value(tree),
-            identity.function,
-            identity.fingerprint,
-            identity.arguments,
-            identity.version,
-        )
-
-
-def refuse_in_ephemeral(current: CurrentStep, what: str) -> None:
-    """Refuse a call that needs a recorded step.
-
-    Raises:
-        FlowckptError: the step is ephemeral.
-    """
-    if current._call is not None and current._call.modifiers.is_ephemeral:
-        raise FlowckptError(
-            f"step {current.path!r} is .ephemeral() and cannot {what} anything",
-            remedy="Remove .ephemeral(): such a step is never recorded, and runs again at each replay.",
-        )
-
-
-def _place(path: str) -> str:
-    return f"{path}: saved state"
+        """Accept nothing more: wait for saves in progress, and drop progress that was not emitted."""
+        if self.is_used:
+            await self.close_saves()
+            await self._reporting.close()
