@@ -14,7 +14,7 @@ from typing import Any, TypeVar, overload
 import attrs
 
 from flowckpt.core import dsl
-from flowckpt.core.codec import dumps, encode
+from flowckpt.core.codec import decode, dumps, encode
 from flowckpt.core.codec.tags import LARGEST, SMALLEST
 from flowckpt.core.dsl import Step
 from flowckpt.core.dsl.checks import check_published_name
@@ -76,8 +76,20 @@ class StepServices:
         self.save(current, state, as_type)
 
     def load(self, current: CurrentStep, default: Any, as_type: Any) -> Any:
-        """Return the default."""
-        return default
+        """Return the last saved state of a step.
+
+        Args:
+            current: the call of the step.
+            default: returned if there is no saved state.
+            as_type: the type to decode it as, or None.
+
+        Raises:
+            DecodingError: the saved state does not fit the type.
+        """
+        state = self.find_state(current.path)
+        if not state:
+            return default
+        return decode(state[0], Any if as_type is None else as_type, place=state_place(current.path))
 
     @property
     def is_followed(self) -> bool:
@@ -335,6 +347,20 @@ def publish(name: str, value: Any) -> Step[None]:
 
 
 _MOST_PUBLISHED = 1 << 16
+
+
+def state_place(path: str) -> str:
+    """Return the place of a step's saved state, for messages."""
+    return f"{path}: saved state"
+
+
+def encode_state(current: CurrentStep, state: Any, as_type: Any) -> Any:
+    """Return a state in recorded form, which later changes of the object do not affect.
+
+    Raises:
+        EncodingError: the state cannot be recorded.
+    """
+    return encode(state, Any if as_type is None else as_type, place=state_place(current.path))
 
 
 def encode_published(current: CurrentStep, name: str, value: Any) -> Any:

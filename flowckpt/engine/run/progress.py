@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
-from flowckpt.core import codec
 from flowckpt.core.codec.blob import pack_value, plain_tree
 from flowckpt.core.codec.results import encode_time
 from flowckpt.core.dsl.checks import check_published_name
@@ -35,9 +34,11 @@ from flowckpt.execution.current_step import (
     StepServices,
     add_figures,
     encode_published,
+    encode_state,
     ended_try_error,
     find_running_loop,
     save_in_loop_error,
+    state_place,
     validate_figures,
     validate_progress,
 )
@@ -96,7 +97,7 @@ class PartialSaves(StepServices):
             FlowckptError: the state cannot be saved, or not from this thread.
         """
         self._check(current)
-        partial = self._encode_state(current, state, as_type)
+        partial = self._make_partial(current, encode_state(current, state, as_type))
         if self.interrupts.is_in_place:
             with self._one_save, self.interrupts.defer_signals():
                 self._check(current)
@@ -114,7 +115,7 @@ class PartialSaves(StepServices):
     async def save_async(self, current: CurrentStep, state: Any, as_type: Any) -> None:
         """Save a state from code in the loop; see `save`."""
         self._check(current)
-        partial = self._encode_state(current, state, as_type)
+        partial = self._make_partial(current, encode_state(current, state, as_type))
         if self.loop is not asyncio.get_running_loop():  # a loop of the step's own
             await asyncio.to_thread(self.save, current, state, as_type)
             return
@@ -163,26 +164,10 @@ class PartialSaves(StepServices):
             self._emitting.add(emitting)
             emitting.add_done_callback(self._emitting.discard)
 
-    def load(self, current: CurrentStep, default: Any, as_type: Any) -> Any:
-        """Return the last saved state of a step.
-
-        Args:
-            current: the call of the step.
-            default: returned if there is no saved state.
-            as_type: the type to decode it as, or None.
-
-        Raises:
-            DecodingError: the saved state does not fit the type.
-        """
-        state = self.find_state(current.path)
-        if not state:
-            return default
-        return codec.decode(state[0], Any if as_type is None else as_type, place=_place(current.path))
-
     def find_state(self, path: str) -> tuple[Any, ...]:
         """Return the last saved state of a step, encoded; nothing if there is none."""
         partial = self.recorder.checkpointer.partial.get(path)
-        return () if partial is None else (plain_tree(partial.held_state, _place(path)),)
+        return () if partial is None else (plain_tree(partial.held_state, state_place(path)),)
 
     async def wait_for_saves(self) -> None:
         """Wait for saves in progress.
@@ -215,14 +200,8 @@ class PartialSaves(StepServices):
         if self._is_closed or self.find_call(current) is None:
             raise ended_try_error(current.path, current.tries)
 
-    def _encode_state(self, current: CurrentStep, state: Any, as_type: Any) -> PartialState:
-        """Return the encoded state, which later changes of the object do not affect."""
-        return self._make_partial(
-            current, codec.encode(state, Any if as_type is None else as_type, place=_place(current.path))
-        )
-
     def _make_partial(self, current: CurrentStep, tree: Any) -> PartialState:
-        refuse_secrets(tree, self.recorder.judge.secrets, _place(current.path))
+        refuse_secrets(tree, self.recorder.judge.secrets, state_place(current.path))
         assert current._call is not None
         identity = current._call.identity
         facts = identity.function, identity.fingerprint, identity.arguments, identity.version
@@ -240,10 +219,6 @@ def refuse_in_ephemeral(current: CurrentStep, what: str) -> None:
             f"step {current.path!r} is .ephemeral() and cannot {what} anything",
             remedy="Remove .ephemeral(): such a step is never recorded, and runs again at each replay.",
         )
-
-
-def _place(path: str) -> str:
-    return f"{path}: saved state"
 
 
 # Engine work inside a step that runs in place: the loop stands still, so this work must not wait for the loop.
@@ -315,7 +290,7 @@ class Reporting:
             return  # called by a thread of a step that has ended
         event = events.StepProgress(services.workflow_id, path, done, total, note)
         if services.interrupts.is_in_place:
-            self._report_in_place(event)
+            self._report_instate_place(event)
             return
         with self._lock:
             self._waiting[path] = event
@@ -327,7 +302,7 @@ class Reporting:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._schedule_flush)
 
-    def _report_in_place(self, event: events.StepProgress) -> None:
+    def _report_instate_place(self, event: events.StepProgress) -> None:
         services, path = self._services, event.path
         with self._lock:
             now = services.clock.elapsed_ns()

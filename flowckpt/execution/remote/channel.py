@@ -16,12 +16,12 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flowckpt.core import codec
 from flowckpt.errors import ExecutorError
 from flowckpt.execution.current_step import (
     StepServices,
     add_figures,
     encode_published,
+    encode_state,
     ended_try_error,
     find_running_loop,
     save_in_loop_error,
@@ -246,13 +246,15 @@ class RemoteStepServices(StepServices):
         await asyncio.to_thread(self._save, current, state, as_type)
 
     def load(self, current: CurrentStep, default: Any, as_type: Any) -> Any:
-        """Return the partial state of a step."""
+        """Return the partial state of a step; see `CurrentStep.load`."""
         if not self._has_state:
             self._state = self._ask_engine(current, (LOAD, None))
             self._has_state = True
-        if not self._state:
-            return default
-        return codec.decode(self._state[0], Any if as_type is None else as_type, place=_place(current))
+        return super().load(current, default, as_type)
+
+    def find_state(self, path: str) -> tuple[Any, ...]:
+        """Return the encoded partial state of the step; nothing if it has saved none."""
+        return self._state
 
     def close(self, *, waits: bool = True) -> None:
         """Accept nothing more."""
@@ -279,7 +281,7 @@ class RemoteStepServices(StepServices):
                 "back to the engine while they work; run it on 'process', 'thread' or a Dask cluster",
                 "Say so by .on(…) or --executor, or leave save() out.",
             )
-        tree = codec.encode(state, Any if as_type is None else as_type, place=_place(current))
+        tree = encode_state(current, state, as_type)
         self._ask_engine(current, (SAVE, tree))
         self._state, self._has_state = (tree,), True
 
@@ -311,10 +313,6 @@ class RemoteStepServices(StepServices):
                 f"current_step() was asked to {what} in a process that step {current.path!r} has started itself",
                 f"Call {what}() in the process that calls the function of the step.",
             )
-
-
-def _place(current: CurrentStep) -> str:
-    return f"{current.path}: saved state"
 
 
 # What a worker sends, read: numbers, texts and containers; nothing is built here that a worker chose.
