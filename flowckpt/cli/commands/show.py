@@ -50,8 +50,7 @@ from flowckpt.core.records.listing import IMPORTED, STARTED_BY, CheckpointRef, i
 from flowckpt.core.records.result import decode_held, sum_figures
 from flowckpt.core.records.wait import Signal, WaitKind
 from flowckpt.core.system.numbers import join_names
-from flowckpt.engine.history.fork import find_path
-from flowckpt.engine.rules.paths import ROLLBACK, is_within, step_of
+from flowckpt.engine.rules.paths import ROLLBACK, find_path, is_within, step_of
 from flowckpt.engine.run.live import LiveNote
 from flowckpt.engine.run.resumption import SETTLED, crash_loop_error
 from flowckpt.engine.values.failures import read_failure

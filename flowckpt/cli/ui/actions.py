@@ -18,8 +18,7 @@ import attrs
 
 from flowckpt.cli.stored_run import StoredRun
 from flowckpt.core.system.numbers import join_names, pluralize
-from flowckpt.engine.history.fork import find_path
-from flowckpt.engine.rules.paths import ROLLBACK, UNDOABLE, find_left_to_undo, select_for_fork
+from flowckpt.engine.rules.paths import ROLLBACK, UNDOABLE, find_left_to_undo, find_path, select_for_fork
 from flowckpt.errors import SettingError, StepNotFoundError
 
 SHORT_SECONDS = 2.0

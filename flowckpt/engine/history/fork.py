@@ -32,7 +32,7 @@ from flowckpt.engine.dry.recorded_drive import follow
 from flowckpt.engine.history.checkpoints import Recheck as Recheck  # noqa: PLC0414 - for the engine
 from flowckpt.engine.history.checkpoints import count_resumable, count_standing, find_checkpoint
 from flowckpt.engine.rules.judge import identity_reasons
-from flowckpt.engine.rules.paths import UNDOABLE, is_within, select_for_fork
+from flowckpt.engine.rules.paths import UNDOABLE, find_path, is_within, select_for_fork
 from flowckpt.engine.rules.reasons import LIMITS, ReasonKind
 from flowckpt.engine.run.lease import hold_lease, require_run
 from flowckpt.engine.run.resumption import check_workflow_name, drop_reusable
@@ -327,21 +327,6 @@ def _is_same_fork(found: CheckpointData, data: CheckpointData) -> bool:
         and found.inputs_hash == data.inputs_hash
         and as_view(found.step_results).chain == as_view(data.step_results).chain
     )
-
-
-def find_path(source_id: str, results: Sequence[StepResult], wanted: str) -> str:
-    """Return the path of a step, given as a path or as a name (then its first use).
-
-    Raises:
-        StepNotFoundError: no result has this path or name.
-    """
-    paths = [result.path for result in results]
-    if wanted in paths:
-        return wanted
-    for result in results:
-        if result.name == wanted:
-            return result.path
-    raise StepNotFoundError(source_id, wanted, known=paths)
 
 
 def _select_kept(

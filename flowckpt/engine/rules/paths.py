@@ -18,7 +18,22 @@ from flowckpt.core.records import StepResult
 from flowckpt.core.records.result import FAN_OUTS
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 from flowckpt.core.system.declared import type_name
-from flowckpt.errors import InputError, StepStoppedError
+from flowckpt.errors import InputError, StepNotFoundError, StepStoppedError
+
+
+def find_path(workflow_id: str, results: Sequence[StepResult], wanted: str) -> str:
+    """Return the path of a step, given as a path or as a name (then its first use).
+
+    Raises:
+        StepNotFoundError: no result has this path or name.
+    """
+    paths = [result.path for result in results]
+    if wanted in paths:
+        return wanted
+    for result in results:
+        if result.name == wanted:
+            return result.path
+    raise StepNotFoundError(workflow_id, wanted, known=paths)
 
 
 def results_after(results: Sequence[StepResult], path: str) -> Iterator[StepResult]:

@@ -21,6 +21,7 @@ from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.rules.paths import (
     ROLLBACK,
     find_handled_failure,
+    find_path,
     find_undone_in_races,
     is_stopped,
     is_within,
@@ -39,7 +40,6 @@ from flowckpt.errors import (
     FinalError,
     InputError,
     RunFinalError,
-    StepNotFoundError,
     WorkflowChangedError,
 )
 from flowckpt.execution.claims import ClaimChecker
@@ -457,12 +457,7 @@ def _resolve_from_step(
     if not wanted or wanted in latest.in_flight:
         return policy
     results = [*as_view(latest.step_results), *superseded.values()]
-    if any(result.path == wanted for result in results):
-        return policy
-    for result in results:
-        if result.name == wanted:
-            return attrs.evolve(policy, from_path=result.path)
-    raise StepNotFoundError(workflow_id, wanted, known=[result.path for result in results])
+    return attrs.evolve(policy, from_path=find_path(workflow_id, results, wanted))
 
 
 def _refuse_needless_decisions(

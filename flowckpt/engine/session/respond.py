@@ -131,7 +131,7 @@ async def send_signal(
         any(signal.ends(wait) for wait in info.waits),
         sum(each.kind is WaitKind.SIGNAL and each.name == name for each in before),
         after.status,
-        "" if after.owner is None else str(after.owner),
+        str(after.owner or ""),
     )
 
 
@@ -190,8 +190,8 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
     kind, birth = WaitKind.APPROVAL, birth_of(latest.metadata)
     answer = Signal(signal_id, wait.name, clock.now(), data, by, kind, wait.path, wait.request, birth)
     is_new = await inbox.send_signal(workflow_id, answer)
-    owner = "" if info.owner is None else str(info.owner)
-    return Sent(workflow_id, signal_id, wait.name, WaitKind.APPROVAL, wait.path, is_new, True, 0, info.status, owner)
+    facts = is_new, True, 0, info.status, str(info.owner or "")
+    return Sent(workflow_id, signal_id, wait.name, WaitKind.APPROVAL, wait.path, *facts)
 
 
 def _require_approval(workflow_id: str, name: str, latest: CheckpointData) -> Wait:
@@ -337,8 +337,8 @@ async def ask(
     """
     if await was_sent(store, workflow_id, signal_id):
         info = await _load_info(store, workflow_id)
-        owner = "" if info.owner is None else str(info.owner)
-        sent = Sent(workflow_id, signal_id, name, WaitKind.SIGNAL, "", False, False, 0, info.status, owner)
+        facts = False, False, 0, info.status, str(info.owner or "")
+        sent = Sent(workflow_id, signal_id, name, WaitKind.SIGNAL, "", *facts)
     else:
         sent = await send_signal(store, clock, workflow_id, name, data=data, by=by, signal_id=signal_id)
     began_ns, nap, seen = clock.elapsed_ns(), _FIRST_LOOK, None
