@@ -248,7 +248,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     options: RunOptions,
     claims: ClaimChecker,
     store: StoreBase,
-    drops_answers: bool | None = None,
+    drops_answers: bool = False,
 ) -> Resumption:
     """Read a record, compare it with the inputs, and check its evidence.
 
@@ -261,7 +261,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
         options: the options of the resume.
         claims: checks the recorded claims.
         store: the store, for the reusable results of earlier attempts.
-        drops_answers: whether approvals and signals must be given again; by default for imported runs that can continue.
+        drops_answers: whether approvals and signals must be given again, as always for an imported run that can continue.
 
     Raises:
         WorkflowChangedError: the record belongs to another workflow.
@@ -298,7 +298,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
 
 
 def _split_history(
-    latest: CheckpointData, view: HistoryView, policy: ResumePolicy, *, drops_answers: bool | None
+    latest: CheckpointData, view: HistoryView, policy: ResumePolicy, *, drops_answers: bool
 ) -> tuple[dict[str, tuple[StepResult, Reason]], History, frozenset[str]]:
     """Return the results that no longer count, the history of the others, and the steps undone in races."""
     undoing = [each for each in view.notable() if each.step_type == ROLLBACK]
@@ -397,7 +397,7 @@ def _find_cut(
     policy: ResumePolicy,
     undone: Collection[str],
     *,
-    drops_answers: bool | None,
+    drops_answers: bool,
 ) -> dict[str, tuple[StepResult, Reason]]:
     """Return the results that do not count from the start, and why.
 
@@ -405,9 +405,7 @@ def _find_cut(
     the generator handled stays: it is part of the run's history.
     """
     cut: dict[str, tuple[StepResult, Reason]] = {}
-    if drops_answers or (
-        drops_answers is None and latest.metadata.get(IMPORTED) is True and latest.status is not Status.COMPLETED
-    ):
+    if drops_answers or (latest.metadata.get(IMPORTED) is True and latest.status is not Status.COMPLETED):
         for result in filter(is_answer, view):
             reason = Reason(ReasonKind.EVIDENCE, "it was imported, and its answer may be forged")
             _cut_from(cut, view, result.path, reason, takes_nested=False)
