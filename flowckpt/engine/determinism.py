@@ -265,10 +265,10 @@ def drive_again(
     return run_in_own_loop(drive())
 
 
-def _read_end(latest: CheckpointData) -> End:
-    if latest.error is not None:
-        return End(error=(latest.error.type, latest.error.message))
-    return End(tree=plain_tree(latest.held_output, "output"))
+def _read_end(recorded: CheckpointData | StepResult) -> End:
+    if recorded.error is not None:
+        return End(error=(recorded.error.type, recorded.error.message))
+    return End(tree=plain_tree(recorded.held_output, "output"))
 
 
 def drive_in_other_process(
@@ -552,10 +552,7 @@ class _Comparison(DryResponder):
         assert result is not None
         end = await second.drive_workflow(child, action.inputs, enter.nested, prefix=f"{path}/")
         if end is not None:
-            error = result.error
-            error_fields = None if error is None else (error.type, error.message)
-            before = End(None if error is not None else plain_tree(result.held_output, "output"), error_fields)
-            second.compare_end(path, before, end, child.where)
+            second.compare_end(path, _read_end(result), end, child.where)
         return read_answer(enter.step, result)
 
     async def answer_members(self, replay: Replay, expansion: Expansion) -> list[Answer]:
