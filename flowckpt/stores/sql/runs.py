@@ -171,9 +171,9 @@ class SqlRuns(SqlReader):
         writer = self.owned.get(workflow_id)
         if writer is None or token not in ("", writer.token) or not writer.is_mine:
             return None
+        writer.close()
         released = self.database.write_later(self._make_release(writer), unwrap_outcome)
         del self.owned[workflow_id]
-        writer.close()
         return released
 
     def _make_release(self, writer: SqlRunWriter) -> Work:

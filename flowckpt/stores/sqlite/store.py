@@ -9,15 +9,21 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.system.blocking import run_blocking
 from flowckpt.core.system.clock import Clock, SystemClock
-from flowckpt.core.system.filesystem import FileSystem, PosixFileSystem, held_open
+from flowckpt.core.system.filesystem import PosixFileSystem, held_open
 from flowckpt.errors import StoreSpecError
+from flowckpt.stores.base import StoreBase
 from flowckpt.stores.file.directory import StartedSteps, parse_started_steps, read_file, replace_unsynced
 from flowckpt.stores.file.layout import run_directory
-from flowckpt.stores.sql.runs import SqlRuns
+from flowckpt.stores.runs_base import delegate_to_runs
+from flowckpt.stores.sql.database import Database
+from flowckpt.stores.sql.image import RunImage
+from flowckpt.stores.sql.run_writer import SqlRunWriter
+from flowckpt.stores.sql.runs import Claim, SqlRuns
 from flowckpt.stores.sql.store import SqlCheckpointStore
 from flowckpt.stores.sqlite.connection import find_library_problem
 from flowckpt.stores.sqlite.database import SqliteDatabase
@@ -56,9 +62,8 @@ class SqliteCheckpointStore(SqlCheckpointStore):
         # Absolute, because a step that changes the working directory must not move the store.
         self.path = Path(path).absolute()
         database = SqliteDatabase(self.path, clock=clock or SystemClock(), allowed=allow_filesystems)
-        super().__init__(SqlRuns(database, lease_seconds=lease_seconds))
+        super().__init__(SqliteRuns(database, lease_seconds=lease_seconds))
         self._database = database
-        self._note_files = NoteFiles(self.path)
 
     def __repr__(self) -> str:
         return f"SqliteCheckpointStore({str(self.path)!r})"
@@ -67,60 +72,11 @@ class SqliteCheckpointStore(SqlCheckpointStore):
         """Return the library of SQLite, its version, and the journal mode of the file."""
         return f"{library()}, journal mode {self._database.journal_mode()}"
 
-    # --- notes of started steps, next to the database ----------------------------------------------------------------
-
-    def note_started(self, workflow_id: str, path: str) -> None:
-        """Note in a file next to the database, without a sync, that a step starts."""
-        writer = self.runs.owned.get(workflow_id)
-        if writer is not None and writer.is_mine:
-            self._note_files.add(workflow_id, writer.attempt, writer.last_sequence, path)
-
-    async def started_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
-        """Return the latest attempt that noted steps, and these steps."""
-        return await run_blocking(lambda: self._note_files.read(workflow_id))
-
-    def note_live(self, workflow_id: str, content: bytes) -> None:
-        """Replace the live note in a file next to the database, without a sync."""
-        writer = self.runs.owned.get(workflow_id)
-        if writer is not None and writer.is_mine:
-            self._note_files.write_live(workflow_id, content)
-
-    async def live_note(self, workflow_id: str) -> bytes | None:
-        """Return the live note of a run; see `StoreBase.live_note`."""
-        return await run_blocking(lambda: self._note_files.read_live(workflow_id))
-
-    async def release(self, workflow_id: str, *, token: str = "") -> None:
-        """Release the run."""
-        self._release_note(workflow_id, token)
-        await super().release(workflow_id, token=token)
-
-    async def clear(self, workflow_id: str) -> None:
-        """Remove the run in one transaction; see `CheckpointStore.clear`."""
-        await super().clear(workflow_id)
-        self._note_files.remove(workflow_id)
-
-    async def clear_unchanged(self, runs: Sequence[RunInfo]) -> Sequence[str]:
-        """Remove the runs that are unchanged since they were listed; see `StoreBase.clear_unchanged`."""
-        removed = await super().clear_unchanged(runs)
-        for workflow_id in removed:
-            self._note_files.remove(workflow_id)
-        return removed
+    started_steps = delegate_to_runs(StoreBase.started_steps)
 
     async def use_reserve(self) -> bool:
         """Remove the reserve of the file; see `StoreBase.use_reserve`."""
         return await run_blocking(self._database.use_reserve)
-
-    def close(self) -> None:
-        """Release every run that this store owns, and close its connection and files."""
-        for workflow_id in self.runs.owned:
-            self._release_note(workflow_id)
-        super().close()
-        self._note_files.close()
-
-    def _release_note(self, workflow_id: str, token: str = "") -> None:
-        writer = self.runs.owned.get(workflow_id)
-        if writer is not None and writer.is_mine and token in ("", writer.token):
-            self._note_files.release(workflow_id, writer.last_sequence)
 
 
 # Notes of the steps started since the last checkpoint: small files next to the database, written without a sync.
@@ -134,16 +90,6 @@ class SqliteCheckpointStore(SqlCheckpointStore):
 #     runs.db-begun/RUN.live    the live note
 
 
-class _Notes:
-    """The file of a run that this process owns."""
-
-    def __init__(self, filesystem: FileSystem, file: int, attempt: int) -> None:
-        self.attempt = attempt
-        self.file = file
-        self.started = StartedSteps(filesystem, file, attempt)
-        self.sequence = -1  # of the last checkpoint before the last note
-
-
 class NoteFiles:
     """The files of the runs of a database.
 
@@ -153,89 +99,38 @@ class NoteFiles:
 
     def __init__(self, database: Path) -> None:
         self.path = database.with_name(f"{database.name}-begun")
-        self._filesystem = PosixFileSystem()
-        self._open_notes: dict[str, _Notes] = {}
+        self.filesystem = PosixFileSystem()
 
-    def add(self, workflow_id: str, attempt: int, sequence: int, path: str) -> None:
-        """Note that a step starts; errors are ignored.
+    def create(self, workflow_id: str) -> int:
+        """Open the file for the steps of a run, created if it is missing."""
+        with self._open_directory(is_made=True) as directory:
+            return self.filesystem.open_lock(directory, run_directory(workflow_id))
 
-        Args:
-            workflow_id: the run.
-            attempt: the attempt that owns it.
-            sequence: the last checkpoint of the run; notes made before it no longer count.
-            path: the step.
-        """
-        notes = self._open_notes.get(workflow_id)
-        if notes is None or notes.attempt != attempt:
-            self._close(workflow_id)
-            with contextlib.suppress(OSError):
-                self._open_notes[workflow_id] = notes = _Notes(
-                    self._filesystem, self._create_file(workflow_id), attempt
-                )
-        if notes is not None and notes.attempt == attempt:
-            if notes.sequence != sequence:
-                notes.started.end = 0
-                notes.sequence = sequence
-            notes.started.add(path)
+    def read(self, name: str) -> bytes:
+        """Return the content of a file; empty if it cannot be read."""
+        with contextlib.suppress(OSError), self._open_directory() as directory:
+            return read_file(self.filesystem, directory, name)
+        return b""
 
-    def release(self, workflow_id: str, sequence: int) -> None:
-        """Close the file of a run, and remove it if no step was noted since the last checkpoint.
-
-        Args:
-            workflow_id: the run.
-            sequence: the last checkpoint.
-        """
-        notes = self._open_notes.get(workflow_id)
-        self._close(workflow_id)
-        if notes is not None and notes.sequence != sequence:
-            self.remove(workflow_id)
-
-    def remove(self, workflow_id: str) -> None:
-        """Remove the files of a run, if there are any."""
-        self._close(workflow_id)
-        name = run_directory(workflow_id)
-        for each in (name, f"{name}.live"):
-            with contextlib.suppress(OSError), self._open_directory() as directory:
-                self._filesystem.unlink(directory, each)
-
-    def read(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
-        """Return the latest attempt that noted steps, and these steps; attempt 0 without a note."""
-        try:
-            with self._open_directory() as directory:
-                return parse_started_steps(read_file(self._filesystem, directory, run_directory(workflow_id)))
-        except OSError:
-            return 0, ()
-
-    def write_live(self, workflow_id: str, content: bytes) -> None:
-        """Replace the live note of a run.
+    def replace(self, name: str, content: bytes) -> None:
+        """Replace a file.
 
         Raises:
             OSError: it cannot be written.
         """
         with self._open_directory(is_made=True) as directory:
-            replace_unsynced(self._filesystem, directory, f"{run_directory(workflow_id)}.live", content)
+            replace_unsynced(self.filesystem, directory, name, content)
 
-    def read_live(self, workflow_id: str) -> bytes | None:
-        """Return the live note of a run."""
-        try:
-            with self._open_directory() as directory:
-                return read_file(self._filesystem, directory, f"{run_directory(workflow_id)}.live")
-        except OSError:
-            return None
-
-    def close(self) -> None:
-        """Close the files."""
-        for workflow_id in list(self._open_notes):
-            self._close(workflow_id)
-
-    def _create_file(self, workflow_id: str) -> int:
-        with self._open_directory(is_made=True) as directory:
-            return self._filesystem.open_lock(directory, run_directory(workflow_id))
+    def remove(self, workflow_id: str) -> None:
+        """Remove the files of a run, if there are any."""
+        for name in (run_directory(workflow_id), live_name(workflow_id)):
+            with contextlib.suppress(OSError), self._open_directory() as directory:
+                self.filesystem.unlink(directory, name)
 
     @contextlib.contextmanager
     def _open_directory(self, *, is_made: bool = False) -> Iterator[int]:
         """Open the directory for the block, never through a link; nothing is synced."""
-        filesystem = self._filesystem
+        filesystem = self.filesystem
         with held_open(filesystem, filesystem.open_root(str(self.path.parent))) as parent:
             if is_made:
                 with contextlib.suppress(FileExistsError):
@@ -244,7 +139,80 @@ class NoteFiles:
         with held_open(filesystem, opened) as directory:
             yield directory
 
-    def _close(self, workflow_id: str) -> None:
-        notes = self._open_notes.pop(workflow_id, None)
-        if notes is not None:
-            self._filesystem.close(notes.file)
+
+def live_name(workflow_id: str) -> str:
+    """Return the name of the file of a run's live note."""
+    return f"{run_directory(workflow_id)}.live"
+
+
+class SqliteRunWriter(SqlRunWriter):
+    """Writes to one run, and notes its steps next to the database.
+
+    Args:
+        notes: the files of notes.
+        image: the run as read after the claim.
+        options: as for `SqlRunWriter`.
+    """
+
+    def __init__(self, notes: NoteFiles, database: Database, image: RunImage, **options: Any) -> None:
+        super().__init__(database, image, **options)
+        self._notes = notes
+        self._file: int | None = None
+        self._steps: StartedSteps | None = None
+        self._noted_after = -1  # the last checkpoint before the last note
+
+    def note_started(self, path: str) -> None:
+        """Note that a step starts; errors are ignored."""
+        if self._steps is None and self.is_mine:
+            with contextlib.suppress(OSError):
+                self._file = self._notes.create(self.workflow_id)
+                self._steps = StartedSteps(self._notes.filesystem, self._file, self.attempt)
+        if self._steps is not None and self.is_mine:
+            if self._noted_after != self.last_sequence:
+                self._steps.end, self._noted_after = 0, self.last_sequence
+            self._steps.add(path)
+
+    def close(self) -> None:
+        """End the writes; remove the notes of the run if no step was noted since the last checkpoint."""
+        super().close()
+        file, self._file, self._steps = self._file, None, None
+        if file is not None and self.is_mine:
+            self._notes.filesystem.close(file)
+            if self._noted_after != self.last_sequence:
+                self._notes.remove(self.workflow_id)
+
+
+class SqliteRuns(SqlRuns):
+    """The runs of a database file, with notes of their steps next to it."""
+
+    def __init__(self, database: SqliteDatabase, *, lease_seconds: float) -> None:
+        super().__init__(database, lease_seconds=lease_seconds)
+        self._notes = NoteFiles(database.path)
+
+    def _make_writer(self, claim: Claim, image: RunImage, attempt: int) -> SqlRunWriter:
+        fetch = self._make_fetch(claim.workflow_id)
+        return SqliteRunWriter(self._notes, self.database, image, attempt=attempt, token=claim.writer, fetch=fetch)
+
+    def started_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
+        """Return the latest attempt that noted steps, and these steps."""
+        return parse_started_steps(self._notes.read(run_directory(workflow_id)))
+
+    def note_live(self, writer: SqlRunWriter, content: bytes) -> None:
+        """Replace the live note of an owned run."""
+        self._notes.replace(live_name(writer.workflow_id), content)
+
+    def live_note(self, workflow_id: str) -> bytes | None:
+        """Return the live note of a run."""
+        return self._notes.read(live_name(workflow_id)) or None
+
+    def clear(self, workflow_id: str) -> None:
+        """Remove a run with all its rows and notes."""
+        super().clear(workflow_id)
+        self._notes.remove(workflow_id)
+
+    def clear_unchanged(self, runs: Sequence[RunInfo]) -> list[str]:
+        """Remove the runs that have neither an owner nor a pin and are unchanged since they were listed."""
+        removed = super().clear_unchanged(runs)
+        for workflow_id in removed:
+            self._notes.remove(workflow_id)
+        return removed
