@@ -132,7 +132,7 @@ def test_every_method_that_writes_is_a_door():
     tried |= {"pin", "unpin", "compact", "clear_unchanged", "tidy"}
     tried |= {"receive_run"}
     tried |= {"remove_empty", "trust"}  # a part of receive_run; and tried at the end of this file
-    tried |= {"repair_in", "acquire_new_later"}  # below
+    tried |= {"acquire_new_later"}  # below
     of_the_index = {"read_index", "write_index", "clear_index"}  # a hint: each result that it names is read and proved
     found = {name for cls in FileRuns.__mro__ for name in vars(cls) if not name.startswith("_")}
     assert found == reading | of_an_owned_run | tried | of_the_index

@@ -20,6 +20,8 @@ from flowckpt.errors import (
     VanishedError,
 )
 from flowckpt.stores import open_store
+from flowckpt.stores.file.directory import clear_folder
+from flowckpt.stores.file.layout import BLOBS
 from flowckpt.stores.postgres import PostgresCheckpointStore
 from flowckpt.stores.sqlite import SqliteCheckpointStore
 from flowckpt.testing.contract import checkpoint, results
@@ -255,7 +257,10 @@ def test_a_large_value_that_is_asked_for_in_the_middle_of_a_clear_is_said_to_be_
     store = FileCheckpointStore(tmp_path)
     read = []
 
-    def look_and_die(filesystem, directory):
+    def look_and_die(filesystem, directory, name):
+        if name == BLOBS:
+            clear_folder(filesystem, directory, name)
+            return
         with pytest.raises(CheckpointNotFoundError, match="it was cleared"):
             read.append(loaded.step_results[0].output)
         raise OSError(errno.EIO, "the medium failed")
@@ -263,7 +268,7 @@ def test_a_large_value_that_is_asked_for_in_the_middle_of_a_clear_is_said_to_be_
     with blocking_allowed(True):
         store.runs.save(RUN, checkpoint(1, results("x" * 100_000)))
         loaded = FileCheckpointStore(tmp_path).runs.load(RUN, "c1")
-        monkeypatch.setattr("flowckpt.stores.file.signals.clear_signals", look_and_die)
+        monkeypatch.setattr("flowckpt.stores.file.claim.clear_folder", look_and_die)
         with pytest.raises(CheckpointStorageError, match="the medium failed"):
             store.runs.clear(RUN)
         assert read == []

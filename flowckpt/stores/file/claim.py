@@ -28,17 +28,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flowckpt.core.system.blocking import Waiting, run_in_place
 from flowckpt.core.system.filesystem import FULL, FileSystem, held_open, write_all
 from flowckpt.core.system.ids import new_token
-from flowckpt.core.system.process import ProcessIdentity, current_process, is_alive
+from flowckpt.core.system.process import current_process, is_alive
 from flowckpt.errors import FencedError, KeyMissingError, RunLockedError
-from flowckpt.stores.file import signals
 from flowckpt.stores.file.directory import (
     TruncationGuard,
+    clear_folder,
     find_acknowledged,
     give_up_segment,
     is_released,
     read_heads,
     read_image,
     read_newest_owner,
+    sweep_abandoned,
     take_lock,
     temporary_file,
 )
@@ -47,7 +48,6 @@ from flowckpt.stores.file.layout import (
     LOCK,
     NOT_OURS,
     SIGNALS,
-    is_abandoned,
     mark_name,
     parse_mark,
     parse_release,
@@ -101,7 +101,7 @@ def claim_run(
     names = _sweep_leftovers(filesystem, directory)
     numbers = segment_numbers(names)
     if not numbers and SIGNALS in names:  # messages without a run remain from a clear
-        signals.clear_signals(filesystem, directory)
+        clear_folder(filesystem, directory, SIGNALS)
     writer = yield from _claim_and_read(opened, max(max(numbers, default=0) + 1, at_least), now, known)
     if writer is None:
         raise _locked_error(opened)
@@ -263,34 +263,20 @@ def _sweep_leftovers(filesystem: FileSystem, directory: int) -> list[str]:
     The mark of an existing segment stays until its writer or a clear removes it: the writer may be alive, and the next
     claimer would set the mark again.
     """
-    here = current_process()
-    places = [directory]
     names = filesystem.names(directory)
     newest = max(segment_numbers(names), default=0)
     for name in names:
-        number = parse_release(name)
-        if number is not None and number < newest:
+        released, marked = parse_release(name), parse_mark(name)
+        is_over = released is not None and released < newest
+        # Checked one by one: a directory listing is not a snapshot.
+        if is_over or (marked is not None and not filesystem.exists(directory, segment_name(marked))):
             with contextlib.suppress(FileNotFoundError):
                 filesystem.unlink(directory, name)
+    sweep_abandoned(filesystem, directory)
     if BLOBS in names:
-        places.append(filesystem.open_directory(directory, BLOBS))
-    try:
-        for place in places:
-            for name in names if place == directory else filesystem.names(place):
-                if _is_leftover(filesystem, place, name, here):
-                    with contextlib.suppress(FileNotFoundError):
-                        filesystem.unlink(place, name)
-    finally:
-        for place in places[1:]:
-            filesystem.close(place)
+        with held_open(filesystem, filesystem.open_directory(directory, BLOBS)) as blobs:
+            sweep_abandoned(filesystem, blobs)
     return names
-
-
-def _is_leftover(filesystem: FileSystem, place: int, name: str, here: ProcessIdentity) -> bool:
-    number = parse_mark(name)
-    if number is not None:  # checked one by one: a directory listing is not a snapshot
-        return not filesystem.exists(place, segment_name(number))
-    return is_abandoned(name, here)
 
 
 def _is_dead(owner: Owner | None) -> bool:
@@ -345,12 +331,8 @@ def sweep_cleared(filesystem: FileSystem, directory: int, tombstone: int) -> Non
     the file has also lost its write permission.
     """
     names = filesystem.names(directory)
-    if BLOBS in names:
-        with held_open(filesystem, filesystem.open_directory(directory, BLOBS)) as blobs:
-            for name in filesystem.names(blobs):
-                filesystem.unlink(blobs, name)
-        filesystem.remove_directory(directory, BLOBS)
-    signals.clear_signals(filesystem, directory)
+    for folder in (BLOBS, SIGNALS):
+        clear_folder(filesystem, directory, folder)
     for name in names:
         if name not in (BLOBS, SIGNALS, LOCK, segment_name(tombstone)):
             with contextlib.suppress(FileNotFoundError):  # a mark, which the writer of the segment removes itself

@@ -168,6 +168,22 @@ def sweep_abandoned(filesystem: FileSystem, directory: int, remove: Callable[[in
                 (remove or filesystem.unlink)(directory, name)
 
 
+def clear_folder(filesystem: FileSystem, directory: int, name: str) -> None:
+    """Remove a folder of a run with all its files, including those that other processes are adding."""
+    while True:
+        with open_if_there(filesystem, filesystem.open_directory, directory, name) as folder:
+            if folder is None:
+                return
+            for each in filesystem.names(folder):
+                with contextlib.suppress(FileNotFoundError):
+                    filesystem.unlink(folder, each)
+        try:
+            filesystem.remove_directory(directory, name)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                raise
+
+
 _MOST_DIGITS = 15
 """Maximum digits of an attempt's number, as in the name of its segment."""
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import attrs
 
 from flowckpt.core.records import CheckpointData
-from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.filesystem import sync_directory
 from flowckpt.errors import (
     CheckpointCorruptedError,
@@ -55,16 +54,11 @@ DAMAGED = "damaged"
 _INTACT = "intact"
 
 
-async def repair_run(store: FileCheckpointStore, clock: Clock, workflow_id: str) -> Repaired:
-    """Set aside the damaged parts of a run, and keep the rest; see `StoreBase.repair`.
-
-    Args:
-        store: the store.
-        clock: the time, for the name of the directory set aside.
-        workflow_id: the run.
-    """
+async def repair_run(store: FileCheckpointStore, workflow_id: str) -> Repaired:
+    """Set aside the damaged parts of a run, and keep the rest; see `StoreBase.repair`."""
+    store.runs._check_writer(workflow_id)
     try:
-        return await _Repair(store, workflow_id, clock).run()
+        return await _Repair(store, workflow_id).run()
     except OSError as error:
         raise CheckpointStorageError(
             f"the store in {str(store.path)!r} could not repair run {workflow_id!r}: {error.strerror or error}",
@@ -77,7 +71,6 @@ async def repair_run(store: FileCheckpointStore, clock: Clock, workflow_id: str)
 class _Repair:
     store: FileCheckpointStore
     workflow_id: str
-    clock: Clock
     lost: list[Loss] = attrs.field(init=False, factory=list)
 
     @property
@@ -130,7 +123,7 @@ class _Repair:
         return found[-1].parents[2] if found else None
 
     def _make_aside(self) -> Path:
-        base = f"{self.place.name}-{self.clock.now():%Y%m%dT%H%M%SZ}"
+        base = f"{self.place.name}-{self.store.runs._clock.now():%Y%m%dT%H%M%SZ}"
         for number in range(1000):
             aside = self.store.path / DAMAGED / (f"{base}-{number}" if number else base)
             if not aside.exists():

@@ -37,6 +37,7 @@ from flowckpt.stores.base import Lease
 from flowckpt.stores.file import reader, signals, store_keys
 from flowckpt.stores.file.claim import claim_next, claim_run, sweep_cleared, write_tombstone, write_with_reserve
 from flowckpt.stores.file.directory import (
+    clear_folder,
     is_released,
     read_image,
     read_newest_owner,
@@ -65,10 +66,9 @@ from flowckpt.stores.log.sealing.protection import PLAIN
 if TYPE_CHECKING:
     from flowckpt.core.records.listing import RunInfo
     from flowckpt.core.records.wait import Signal
-    from flowckpt.stores.file.store import FileCheckpointStore
     from flowckpt.stores.file.store_keys import TrustReport
     from flowckpt.stores.log.image import RunImage
-    from flowckpt.stores.queries import Compacted, Repaired
+    from flowckpt.stores.queries import Compacted
 
 
 _FOLDERS = (BLOBS, SIGNALS)
@@ -371,7 +371,71 @@ class FileRuns(FileReader):
 
     def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
         """Write a whole run next to the others, then give it its name."""
-        receive_run(self, workflow_id, checkpoints)
+        if self.load_image(workflow_id).records:
+            raise RunExistsError(workflow_id)
+        if (owner := self.owner(workflow_id)) is not None:
+            raise RunLockedError(workflow_id, holder=str(owner))
+        staged, filesystem, attempt = StagedRuns(self), self._filesystem, 0
+        try:
+            for data in checkpoints():
+                if not attempt:
+                    self._check_writer(workflow_id)
+                    with self._open_runs(workflow_id) as directory:
+                        sweep_abandoned(filesystem, directory, partial(_remove_unfinished, filesystem))
+                if data.attempt != attempt:
+                    staged.end_attempt(workflow_id, data.saved_at)
+                attempt = data.attempt
+                staged.save(workflow_id, data)
+            staged.end_attempt(workflow_id)
+            if attempt:
+                self._publish(staged.name, workflow_id)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                staged.close()
+            if attempt:
+                with contextlib.suppress(Exception), self._open_runs(workflow_id) as directory:
+                    _remove_unfinished(filesystem, directory, staged.name)
+            raise
+
+    @contextlib.contextmanager
+    def _open_runs(self, workflow_id: str) -> Iterator[int]:
+        """Open the directory of all runs for the block, created if it is missing."""
+        filesystem = self._filesystem
+        with self._translate_errors(workflow_id, "receive"):
+            filesystem.make_root(str(self.path))
+            self._check_filesystem()
+            with held_open(filesystem, filesystem.open_root(str(self.path))) as root:
+                with contextlib.suppress(FileExistsError):
+                    filesystem.make_directory(root, RUNS)
+                filesystem.sync(root)
+                opened = filesystem.open_directory(root, RUNS)
+            with held_open(filesystem, opened) as directory:
+                yield directory
+
+    def _publish(self, name: str, workflow_id: str) -> None:
+        """Rename the finished directory to the run's name, durably, replacing a directory that never had a checkpoint."""
+        with self._open_runs(workflow_id) as directory:
+            for _ in range(PATIENCE):
+                try:
+                    self._filesystem.rename(directory, name, run_directory(workflow_id))
+                except OSError as error:
+                    if error.errno not in _TAKEN:
+                        raise
+                    self.remove_empty(workflow_id)
+                    continue
+                try:
+                    self._filesystem.sync(directory)
+                except OSError as error:
+                    raise CheckpointStorageError(
+                        f"run {workflow_id!r} is in the store, but whether its name is on the disk is unknown: {error.strerror}",
+                        workflow_id=workflow_id,
+                        operation="receive",
+                        is_outcome_unknown=True,
+                        remedy=f"Repair the disk, then 'flowckpt store clear {shell_word(workflow_id)}' and do it again.",
+                    ) from error
+                return
+        busy = OSError(errno.EBUSY, "another process starts it repeatedly")
+        raise storage_error(busy, workflow_id, "receive", self.path)
 
     def note_live(self, writer: FileRunWriter, content: bytes) -> None:
         """Replace the live note of an owned run."""
@@ -394,7 +458,7 @@ class FileRuns(FileReader):
                 # An earlier attempt may have written it before a compaction interrupted.
                 is_new |= signals.write_signal(self._filesystem, directory, workflow_id, signal, self.seals)
                 if not self._is_a_run(directory):  # cleared meanwhile
-                    signals.clear_signals(self._filesystem, directory)
+                    clear_folder(self._filesystem, directory, SIGNALS)
                     raise CheckpointNotFoundError(workflow_id)
                 return is_new
 
@@ -435,6 +499,9 @@ class FileRuns(FileReader):
         self._check_writer(workflow_id)
 
     # --- keeping it small ------------------------------------------------------------------------------------------
+    #
+    # A pin is an empty file. It needs no ownership: a live run can be pinned, pins can be set concurrently, and a crash
+    # leaves the pin or no pin.
 
     def pin(self, workflow_id: str, sequence: int) -> None:
         """Pin a checkpoint."""
@@ -444,7 +511,12 @@ class FileRuns(FileReader):
             with self._open_run(workflow_id) as directory:
                 if directory is None or all(each.sequence != sequence for each in self.references(workflow_id)):
                     raise CheckpointNotFoundError(workflow_id, None if directory is None else str(sequence))
-                set_pin(self._filesystem, directory, sequence)
+                with (
+                    contextlib.suppress(FileExistsError),
+                    held_open(self._filesystem, self._filesystem.create(directory, pin_name(sequence))) as file,
+                ):
+                    self._filesystem.sync(file)
+                self._filesystem.sync(directory)
 
         self._retry(workflow_id, "pin", pin_once)
 
@@ -453,7 +525,9 @@ class FileRuns(FileReader):
         self._check_writer(workflow_id)
         with self._translate_errors(workflow_id, "unpin"), self._open_run(workflow_id) as directory:
             if directory is not None:
-                remove_pin(self._filesystem, directory, sequence)
+                with contextlib.suppress(FileNotFoundError):
+                    self._filesystem.unlink(directory, pin_name(sequence))
+                self._filesystem.sync(directory)
 
     def pinned(self, workflow_id: str) -> frozenset[int]:
         """Return the pinned sequences."""
@@ -474,16 +548,6 @@ class FileRuns(FileReader):
                     run = self._retry(name, "read", partial(self._read_run_id, name))
                     found += [run] if run is not None and run_directory(run) == name else []
         return found
-
-    async def repair_in(self, store: FileCheckpointStore, workflow_id: str) -> Repaired:
-        """Set aside the damaged parts of a run, and keep the rest.
-
-        Args:
-            store: the store of these runs.
-            workflow_id: the run.
-        """
-        self._check_writer(workflow_id)
-        return await file_store.repair.repair_run(store, self._clock, workflow_id)
 
     def compact(self, workflow_id: str, *, is_forced: bool = False) -> Compacted:
         """Rewrite a run as one segment if that is worthwhile."""
@@ -616,41 +680,6 @@ class FileRuns(FileReader):
             return cleared if image.is_cleared else None
 
 
-# Pins: an empty file in the run's directory for each pinned checkpoint.
-#
-# A separate file needs no ownership: a live run can be pinned, pins can be set concurrently, and a crash leaves the pin
-# or no pin.
-
-
-def set_pin(filesystem: FileSystem, directory: int, sequence: int) -> None:
-    """Pin a checkpoint, durably.
-
-    Args:
-        filesystem: the calls.
-        directory: the run's directory, open.
-        sequence: the checkpoint.
-    """
-    with (
-        contextlib.suppress(FileExistsError),
-        held_open(filesystem, filesystem.create(directory, pin_name(sequence))) as file,
-    ):
-        filesystem.sync(file)
-    filesystem.sync(directory)
-
-
-def remove_pin(filesystem: FileSystem, directory: int, sequence: int) -> None:
-    """Remove a pin, durably; no error if there is none.
-
-    Args:
-        filesystem: the calls.
-        directory: the run's directory, open.
-        sequence: the checkpoint.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        filesystem.unlink(directory, pin_name(sequence))
-    filesystem.sync(directory)
-
-
 # Receiving a whole run: it is written next to the others under a temporary name, then renamed.
 #
 # A directory is renamed atomically, and never over one that is not empty; so readers see the whole run or nothing, and
@@ -699,125 +728,39 @@ class StagedRuns(FileRuns):
     """A run that is not visible yet, in a temporary directory next to the runs.
 
     Args:
-        path: the store's directory.
+        runs: the runs of the same store.
+
+    Attributes:
         name: the name of the directory.
-        options: as for `Location`.
     """
 
-    def __init__(self, path: Path, name: str, **options: Any) -> None:
-        super().__init__(path, **options)
-        self._name = name
+    def __init__(self, runs: FileRuns) -> None:
+        self.name = temporary_name(current_process(), new_token(8))
+        self._recorded = _RecordedClock()
+        calls = cast("FileSystem", _SyncedWhenClosed(runs._filesystem))
+        options = {"allowed": runs._allowed, "protection": runs.seals.protection}
+        super().__init__(runs.path, filesystem=calls, clock=self._recorded, **options)
+        self._guard = runs._guard  # the same store: its keys are checked once
 
     def _directory_name(self, workflow_id: str) -> str:
-        return self._name
+        return self.name
 
+    def end_attempt(self, workflow_id: str, start: datetime | None = None) -> None:
+        """End an attempt, if there is one, and make it durable.
 
-def receive_run(runs: FileRuns, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
-    """Write a whole run.
-
-    Args:
-        runs: the runs of the store.
-        workflow_id: the run.
-        checkpoints: returns its checkpoints.
-    """
-    clock = _RecordedClock()
-    name = temporary_name(current_process(), new_token(8))
-    calls = cast("FileSystem", _SyncedWhenClosed(runs._filesystem))
-    staged = StagedRuns(
-        runs.path, name, allowed=runs._allowed, filesystem=calls, clock=clock, protection=runs.seals.protection
-    )
-    staged._guard = runs._guard  # the same store: its keys are checked once
-    _check_absent(runs, workflow_id)
-    is_begun = False
-    try:
-        attempt = 0
-        for data in checkpoints():
-            if not is_begun:
-                runs._check_writer(workflow_id)
-                with runs._translate_errors(workflow_id, "receive"), _open_runs(runs, workflow_id) as directory:
-                    sweep_abandoned(runs._filesystem, directory, partial(_remove_unfinished, runs._filesystem))
-                is_begun = True
-            if data.attempt != attempt:
-                _end_attempt(staged, workflow_id)
-                attempt, clock.moment = data.attempt, data.saved_at
-            staged.save(workflow_id, data)
-        _end_attempt(staged, workflow_id)
-        if is_begun:
-            _publish(runs, name, workflow_id)
-    except BaseException:
-        with contextlib.suppress(Exception):
-            staged.close()
-        if is_begun:
-            with contextlib.suppress(Exception), _open_runs(runs, workflow_id) as directory:
-                _remove_unfinished(runs._filesystem, directory, name)
-        raise
-
-
-def _check_absent(runs: FileRuns, workflow_id: str) -> None:
-    """Refuse a run that exists before its checkpoints are read."""
-    if runs.load_image(workflow_id).records:
-        raise RunExistsError(workflow_id)
-    if (owner := runs.owner(workflow_id)) is not None:
-        raise RunLockedError(workflow_id, holder=str(owner))
-
-
-def _end_attempt(staged: StagedRuns, workflow_id: str) -> None:
-    """End an attempt and make it durable."""
-    with staged._translate_errors(workflow_id, "receive"):
-        staged.close()
-
-
-@contextlib.contextmanager
-def _open_runs(runs: FileRuns, workflow_id: str) -> Any:
-    """Open the directory of all runs for the block, created if it is missing."""
-    filesystem = runs._filesystem
-    filesystem.make_root(str(runs.path))
-    runs._check_filesystem()
-    with held_open(filesystem, filesystem.open_root(str(runs.path))) as root:
-        with contextlib.suppress(FileExistsError):
-            filesystem.make_directory(root, RUNS)
-        filesystem.sync(root)
-        opened = filesystem.open_directory(root, RUNS)
-    with held_open(filesystem, opened) as directory:
-        yield directory
-
-
-def _publish(runs: FileRuns, name: str, workflow_id: str) -> None:
-    """Rename the finished directory to the run's name, durably, replacing a directory that never had a checkpoint."""
-    filesystem = runs._filesystem
-    with runs._translate_errors(workflow_id, "receive"), _open_runs(runs, workflow_id) as directory:
-        for _ in range(PATIENCE):
-            try:
-                filesystem.rename(directory, name, run_directory(workflow_id))
-            except OSError as error:
-                if error.errno not in _TAKEN:
-                    raise
-                runs.remove_empty(workflow_id)
-                continue
-            try:
-                filesystem.sync(directory)
-            except OSError as error:
-                raise CheckpointStorageError(
-                    f"run {workflow_id!r} is in the store, but whether its name is on the disk is unknown: {error.strerror}",
-                    workflow_id=workflow_id,
-                    operation="receive",
-                    is_outcome_unknown=True,
-                    remedy=f"Repair the disk, then 'flowckpt store clear {shell_word(workflow_id)}' and do it again.",
-                ) from error
-            return
-    busy = OSError(errno.EBUSY, "another process starts it repeatedly")
-    raise storage_error(busy, workflow_id, "receive", runs.path)
+        Args:
+            workflow_id: the run.
+            start: when the next attempt started, if there is one.
+        """
+        with self._translate_errors(workflow_id, "receive"):
+            self.close()
+        self._recorded.moment = start
 
 
 def _remove_unfinished(filesystem: FileSystem, parent: int, name: str) -> None:
     """Remove the directory of an unfinished run."""
     with held_open(filesystem, filesystem.open_directory(parent, name)) as directory:
+        clear_folder(filesystem, directory, BLOBS)
         for each in filesystem.names(directory):
-            if each == BLOBS:
-                with held_open(filesystem, filesystem.open_directory(directory, BLOBS)) as blobs:
-                    for blob in filesystem.names(blobs):
-                        filesystem.unlink(blobs, blob)
-                filesystem.remove_directory(directory, BLOBS)
-            else:
-                filesystem.unlink(directory, each)
+            filesystem.unlink(directory, each)
     filesystem.remove_directory(parent, name)

@@ -8,7 +8,6 @@ is synced. The owner removes the message after a checkpoint has recorded it.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 from collections.abc import Collection
 from typing import Any
@@ -91,22 +90,6 @@ def remove_signals(filesystem: FileSystem, run: int, signal_ids: Collection[str]
             for each in signal_ids:
                 with contextlib.suppress(FileNotFoundError):
                     filesystem.unlink(directory, signal_name(each))
-
-
-def clear_signals(filesystem: FileSystem, run: int) -> None:
-    """Remove all messages and their directory, including messages being sent."""
-    while True:
-        with open_if_there(filesystem, filesystem.open_directory, run, SIGNALS) as directory:
-            if directory is None:
-                return
-            for name in filesystem.names(directory):
-                with contextlib.suppress(FileNotFoundError):
-                    filesystem.unlink(directory, name)
-        try:
-            filesystem.remove_directory(run, SIGNALS)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
-                raise
 
 
 def _encode_signal(workflow_id: str, signal: Signal, seals: Seals) -> bytes:

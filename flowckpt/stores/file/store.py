@@ -111,7 +111,7 @@ class FileCheckpointStore(RetainingStore["FileRuns"]):
 
     async def repair(self, workflow_id: str) -> Repaired:
         """Set aside the damaged parts of a run, and keep the rest; see `StoreBase.repair`."""
-        return await self.runs.repair_in(self, workflow_id)
+        return await file.repair.repair_run(self, workflow_id)
 
     @property
     def keys(self) -> KeyRing | None:
