@@ -112,6 +112,19 @@ class RunSurvey(FieldEquality):
     unreadable: Sequence[Finding] = ()
 
 
+def make_survey(runs: Iterable[object], unreadable: Sequence[Finding], wanted: RunFilter | None) -> RunSurvey:
+    """Return the selected runs, most recently started first, and the unreadable ones.
+
+    Args:
+        runs: the runs; everything else in it is skipped.
+        unreadable: findings about runs that cannot be read.
+        wanted: the filter; all by default.
+    """
+    found = [each for each in runs if isinstance(each, records.RunInfo)]
+    found.sort(key=lambda info: info.started_at, reverse=True)
+    return RunSurvey(found if wanted is None else wanted.of(found), unreadable)
+
+
 class Ability(Enum):
     """A group of methods beyond the five; the value names them. A store has the ability if it has all of them."""
 

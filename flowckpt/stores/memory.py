@@ -30,7 +30,7 @@ from flowckpt.core.system.attrs_base import lazy_define
 from flowckpt.core.system.numbers import pluralize
 from flowckpt.core.system.process import ProcessIdentity, current_process
 from flowckpt.errors import CheckpointNotFoundError, FencedError, RunExistsError, RunLockedError
-from flowckpt.stores.base import Finding, RunSurvey, StoreBase
+from flowckpt.stores.base import Finding, RunSurvey, StoreBase, make_survey
 from flowckpt.stores.runs_base import RetainingStore, RunsBase, RunWriter, refused_as_encoding_error
 
 if TYPE_CHECKING:
@@ -387,9 +387,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
 
     def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
         """Return the selected runs, most recently started first."""
-        runs = [info for workflow_id in self.stored if (info := self.describe_run(workflow_id))]
-        runs.sort(key=lambda info: info.started_at, reverse=True)
-        return RunSurvey(runs if wanted is None else wanted.of(runs))
+        return make_survey(map(self.describe_run, self.stored), (), wanted)
 
     def describe_run(self, workflow_id: str) -> RunInfo | None:
         """Return one run as listed."""

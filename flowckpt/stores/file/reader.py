@@ -14,11 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
-from flowckpt.core.codec.blob import Blob, Fetch
+from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.records.listing import RunInfo
-from flowckpt.core.system.attrs_base import lazy_define
 from flowckpt.core.system.filesystem import FileSystem, held_open
 from flowckpt.core.system.numbers import pluralize
 from flowckpt.core.system.process import ProcessIdentity, is_alive
@@ -31,7 +28,7 @@ from flowckpt.errors import (
     UnauthenticatedRecordError,
     WrongKeyError,
 )
-from flowckpt.stores.base import Finding, RunSurvey
+from flowckpt.stores.base import Finding, RunSurvey, make_survey
 from flowckpt.stores.file import signals
 from flowckpt.stores.file.directory import (
     MOST_HINT,
@@ -87,21 +84,11 @@ _TICK = 1.0
 """Seconds by which a file's modification time may lag: the system uses the time of its last clock tick."""
 
 
-@lazy_define()
-class _RunList:
-    """The runs that a list has read, by the names of their directories."""
+_UNPROVED = (KeyMissingError, WrongKeyError, UnauthenticatedRecordError)
+"""The errors of a run that needs another key; without a readable run, they are those of the list."""
 
-    found: dict[str, RunInfo] = attrs.field(factory=dict)
-    left_out: dict[str, Finding] = attrs.field(factory=dict)
-    locked: FlowckptError | None = None
-
-    def survey(self, wanted: RunFilter | None) -> RunSurvey:
-        if self.locked is not None and not self.found:
-            raise self.locked
-        runs = [self.found[name] for name in sorted(self.found)]
-        runs.sort(key=lambda info: info.started_at, reverse=True)
-        left_out = [self.left_out[name] for name in sorted(self.left_out)]
-        return RunSurvey(runs if wanted is None else wanted.of(runs), left_out)
+_Read = RunInfo | Exception | None
+"""A run as listed, the error of one that cannot be read, or None if the directory has none."""
 
 
 class FileReader(Location, LogRuns[FileRunWriter]):
@@ -251,48 +238,46 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         """Return the runs and the damaged ones; raises the same errors as `list_runs`."""
         self._check_reader()
         names = self._run_names()
-        looked = None
+        found = None
         if wanted is not None and wanted.limit is not None and len(names) > _FEW:
-            looked = self._survey_newest(names, wanted, wanted.limit)
-        if looked is None:
-            looked = _RunList()
-            for name in names:
-                self._survey_one(name, looked)
-        return looked.survey(wanted)
+            found = self._read_newest(names, wanted, wanted.limit)
+        if found is None:
+            found = {name: self._read_listed(name) for name in names}
+        read = [found[name] for name in sorted(found)]
+        if not any(isinstance(each, RunInfo) for each in read):
+            for each in read:
+                if isinstance(each, _UNPROVED):
+                    raise each
+        failed = [_make_finding(name, each) for name, each in sorted(found.items()) if isinstance(each, Exception)]
+        return make_survey(read, failed, wanted)
 
-    def _survey_one(self, name: str, looked: _RunList) -> RunInfo | None:
+    def _read_listed(self, name: str) -> _Read:
         try:
-            info = self._retry(name, "list", lambda: self._read_info(name))
+            return self._retry(name, "list", lambda: self._read_info(name))
         except (FlowckptError, ValueError, LookupError, TypeError) as error:
-            if isinstance(error, KeyMissingError | WrongKeyError | UnauthenticatedRecordError):
-                looked.locked = error
-            looked.left_out[name] = _make_finding(name, error)
-            return None
-        if info is not None:
-            looked.found[name] = info
-        return info
+            return error
 
-    def _survey_newest(self, names: Sequence[str], wanted: RunFilter, limit: int) -> _RunList | None:
+    def _read_newest(self, names: Sequence[str], wanted: RunFilter, limit: int) -> dict[str, _Read] | None:
         """Read runs, the last written first, until no other can be selected; None if file times contradict the records.
 
         A run started before its newest segment was written, and reading a file's time is cheaper than reading its
         content.
         """
         written = self._read_last_writes(names)
-        looked = _RunList()
+        found: dict[str, _Read] = {}
         starts: list[float] = []  # of the selected runs, earliest first
         for name in sorted(names, key=written.__getitem__, reverse=True):
             if len(starts) == limit and starts[0] > written[name]:
                 break
-            info = self._survey_one(name, looked)
-            if info is None:
+            found[name] = info = self._read_listed(name)
+            if not isinstance(info, RunInfo):
                 continue
             start = info.started_at.timestamp()
             if start > written[name]:
                 return None
             if wanted.takes(info) and (wanted.before is None or info.started_at < wanted.before[0]):
                 (heapq.heappush if len(starts) < limit else heapq.heappushpop)(starts, start)
-        return looked
+        return found
 
     def _read_last_writes(self, names: Iterable[str]) -> dict[str, float]:
         """Return when the newest segment of each run was written; infinity if unknown."""
@@ -320,8 +305,8 @@ class FileReader(Location, LogRuns[FileRunWriter]):
     def unreadable_runs(self) -> list[Finding]:
         """Return the damaged runs; a missing key is not damage."""
         try:
-            return [*self.survey_runs().unreadable]
-        except (KeyMissingError, WrongKeyError, UnauthenticatedRecordError):
+            return super().unreadable_runs()
+        except _UNPROVED:
             return []
 
     def describe_run(self, workflow_id: str) -> RunInfo | None:
@@ -331,12 +316,10 @@ class FileReader(Location, LogRuns[FileRunWriter]):
 
     def _read_info(self, name: str) -> RunInfo | None:
         with self._open_directory(name) as directory:
-            info = (
-                None if directory is None else describe_run(self._filesystem, directory, self._make_fetch, self.seals)
-            )
-            if info is None or directory is None:
+            if directory is None:
                 return None
-            return info.with_owner(self._find_live_owner(directory))
+            info = describe_run(self._filesystem, directory, self._make_fetch, self.seals)
+            return None if info is None else info.with_owner(self._find_live_owner(directory))
 
     def signals(self, workflow_id: str) -> list[Signal]:
         """Return the messages for a run, in the order of sending."""
@@ -381,16 +364,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
             image = self.load_image(workflow_id)
             if image.is_cleared or not image.newest:
                 return []
-            for blobs in image.history.blobs.values():
-                for blob in blobs.values():
-                    blob.content()
-            seen = {digest for blobs in image.history.blobs.values() for digest in blobs}
-            for index in image.checkpoints():
-                data = image.data(index, self._make_fetch(workflow_id))
-                for held in data.held_values:
-                    if isinstance(held, Blob) and held.digest not in seen:
-                        seen.add(held.digest)
-                        held.content()
+            LoadedRun(image, self._make_fetch(workflow_id)).check_values()
             self.signals(workflow_id)
         except CheckpointNotFoundError:  # it was cleared meanwhile
             return []
@@ -597,7 +571,8 @@ def describe_run(
         if first is not last and _read_header(filesystem, directory, number).get("kind") == PACK:
             break  # its newest attempt no longer has a checkpoint
         try:
-            started_at = _read_start(filesystem, directory, number, first)
+            if (started_at := _read_start(filesystem, directory, number, first)) is None:
+                break
             return make_run_info(workflow_id, last.get("attempt", number), started_at, first, last)
         except (ValueError, KeyError, TypeError) as error:  # these lines are read unverified
             detail = f"a record is malformed: {error}"
@@ -606,10 +581,8 @@ def describe_run(
     return LoadedRun(read_image(filesystem, directory, workflow_id, fetch, seals=seals), fetch).info()
 
 
-def _read_start(filesystem: FileSystem, directory: int, number: int, first: dict[str, Any]) -> datetime:
-    """Return when the first checkpoint of a run was saved, from its newest segment.
-
-    A segment of an earlier version that continues another lacks this time; then it comes from the lowest segment.
+def _read_start(filesystem: FileSystem, directory: int, number: int, first: dict[str, Any]) -> datetime | None:
+    """Return when the first checkpoint of a run was saved, from its newest segment; None if that does not record it.
 
     Args:
         filesystem: the calls.
@@ -621,15 +594,9 @@ def _read_start(filesystem: FileSystem, directory: int, number: int, first: dict
     if header.get("kind") == PACK:
         return datetime.fromisoformat(header["started_at"])
     cut = _read_adoption(filesystem, directory, number, PLAIN)
-    if cut is None or cut.seen is not None:
-        return datetime.fromisoformat((cut and cut.started_at) or first["saved_at"])
-    for each in segment_numbers(filesystem.names(directory)):
-        header = _read_header(filesystem, directory, each)
-        record = header if header.get("kind") == PACK else _read_first_record(filesystem, directory, each) or {}
-        moment = record.get("started_at") or record.get("saved_at")
-        if moment:
-            return datetime.fromisoformat(moment)
-    return datetime.fromisoformat(first["saved_at"])
+    if cut is not None and cut.seen is None:
+        return None
+    return datetime.fromisoformat((cut and cut.started_at) or first["saved_at"])
 
 
 def _read_header(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any]:

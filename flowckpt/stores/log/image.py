@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 
 from flowckpt.core.codec import decode
-from flowckpt.core.codec.blob import TAG, Fetch
+from flowckpt.core.codec.blob import TAG, Blob, Fetch
 from flowckpt.core.codec.checkpoints import CARRIED, check_schema, decode_head
 from flowckpt.core.codec.results import Blobs, encode_time, make_result
 from flowckpt.core.records import CheckpointData, History, HistoryView, Reason, Status, StepResult, checkpoint
@@ -586,6 +586,20 @@ class LoadedRun(FieldEquality):
         records = self.image.records
         indices = [index for index in self.image.checkpoints() if records[index].segment == attempt]
         return [self.image.data(index, self.fetch) for index in indices]
+
+    def check_values(self) -> None:
+        """Read each large value of the run.
+
+        Raises:
+            CheckpointCorruptedError: one is damaged or missing.
+        """
+        image = self.image
+        held = {digest: blob for blobs in image.history.blobs.values() for digest, blob in blobs.items()}
+        for index in image.checkpoints():
+            values = image.data(index, self.fetch).held_values
+            held.update({each.digest: each for each in values if isinstance(each, Blob)})
+        for blob in held.values():
+            blob.content()
 
     def info(self) -> RunInfo | None:
         """Return the run as listed, without its owner; None if it has no checkpoint."""

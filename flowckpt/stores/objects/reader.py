@@ -27,7 +27,7 @@ from flowckpt.errors import (
     DecodingError,
     FlowckptError,
 )
-from flowckpt.stores.base import Finding, RunSurvey
+from flowckpt.stores.base import Finding, RunSurvey, make_survey
 from flowckpt.stores.log.image import LoadedRun, LogRuns, RunImage, make_run_info, read_run
 from flowckpt.stores.objects.attempt import (
     AttemptContent,
@@ -296,10 +296,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
     def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
         """Return the selected runs, and the damaged ones."""
         described = list(self.bucket.map(self._describe_or_report, list_run_keys(self.bucket)))
-        unreadable = [each for each in described if isinstance(each, Finding)]
-        runs = [each for each in described if isinstance(each, RunInfo)]
-        runs.sort(key=lambda info: info.started_at, reverse=True)
-        return RunSurvey(runs if wanted is None else wanted.of(runs), unreadable)
+        return make_survey(described, [each for each in described if isinstance(each, Finding)], wanted)
 
     def _describe_or_report(self, run: str) -> RunInfo | Finding | None:
         try:
@@ -354,10 +351,12 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
             raise corrupt_object_error(at.record(0), at.run, "the claim cannot be read")
         workflow_id = str(document["workflow_id"])
         head, tip = _parse_last_line(first), _parse_last_line(last)
-        started_at = _parse_start(first, head)
-        # After a deletion, the newest checkpoint is known only from the whole run; in an earlier version, so is the start.
-        if "sequence" not in head or "sequence" not in tip or started_at is None:
-            return self.read(workflow_id).info()
+        if "sequence" not in head or "sequence" not in tip:
+            return self.read(
+                workflow_id
+            ).info()  # after a deletion, the newest checkpoint is known only from the whole run
+        adoption = json.loads(unpack(first).partition(b"\n")[0])
+        started_at = datetime.fromisoformat(adoption.get("started_at") or head["saved_at"])
         return make_run_info(workflow_id, at.attempt, started_at, head, tip)
 
     def signals(self, workflow_id: str) -> list[Signal]:
@@ -399,9 +398,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
                 read = self.read(workflow_id, below=below, cache=cache)
                 for index in read.image.checkpoints():
                     read.image.data(index, read.fetch)
-            for blobs in image.history.blobs.values():
-                for blob in blobs.values():
-                    blob.content()
+            run.check_values()
             self.signals(workflow_id)
         except CheckpointNotFoundError:  # it was cleared meanwhile
             return []
@@ -489,15 +486,6 @@ def _parse_summary(tail: AttemptTail) -> RunInfo | None:
         summary["steps"],
         decode(summary["metadata"]),
     )
-
-
-def _parse_start(first: bytes, head: Mapping[str, Any]) -> datetime | None:
-    """Return when the run's first checkpoint was saved, according to its newest attempt; None if not recorded."""
-    adoption = json.loads(unpack(first).partition(b"\n")[0])
-    moment = adoption.get("started_at")
-    if moment is None and ("adopts" not in adoption or "seen" in adoption):
-        moment = head.get("saved_at")
-    return None if moment is None else datetime.fromisoformat(moment)
 
 
 def _parse_last_line(body: bytes) -> Mapping[str, Any]:

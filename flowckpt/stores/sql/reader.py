@@ -10,7 +10,7 @@ from datetime import date, datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from flowckpt.core.codec.blob import Blob, Fetch
+from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import EVERY, CheckpointRef, Owner, RunFilter, RunInfo, Selection
 from flowckpt.core.records.result import COMPOSITES
@@ -28,6 +28,7 @@ from flowckpt.core.system.numbers import pluralize
 from flowckpt.core.system.process import ProcessIdentity
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, CheckpointStorageError, FlowckptError
 from flowckpt.stores.base import Finding, RunSurvey
+from flowckpt.stores.content import check_values
 from flowckpt.stores.queries import parse_verifications
 from flowckpt.stores.runs_base import RunsBase
 from flowckpt.stores.sql import rows, signals
@@ -188,13 +189,9 @@ def _check_attempt(session: Session, image: RunImage, attempt: int, fetch: Fetch
     for sequence, stored, verdict in image.compute_verdicts(session, attempt):
         if stored is not verdict:
             raise image.corrupt_error(f"checkpoint {sequence}", "its column verified does not match its results")
-    for blobs in image.history.blobs.values():
-        for blob in blobs.values():
-            blob.content()
+    check_values(blob for blobs in image.history.blobs.values() for blob in blobs.values())
     for data in image.load_all(session, fetch, Selection(attempt=attempt)):
-        for value in data.held_values:
-            if isinstance(value, Blob):
-                value.content()
+        check_values(data.held_values)
 
 
 def _check_columns(session: Session, image: RunImage, attempt: int) -> None:
