@@ -20,8 +20,6 @@ from collections.abc import Awaitable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import attrs
-
 from flowckpt.core.codec.blob import pack_value, plain_tree
 from flowckpt.core.codec.results import encode_time
 from flowckpt.core.dsl.checks import check_published_name
@@ -55,7 +53,6 @@ if TYPE_CHECKING:
 # Partial states, which steps save while they run: each is a checkpoint of the run.
 
 
-@attrs.define(eq=False, repr=False, slots=False)
 class PartialSaves(StepServices):
     """Saves and loads the partial states of the steps of one attempt.
 
@@ -67,17 +64,17 @@ class PartialSaves(StepServices):
         is_used: whether any step has called them.
     """
 
-    recorder: Recorder
-    notifier: Notifier
-    interrupts: Interrupts
-    loop: asyncio.AbstractEventLoop | None = attrs.field(init=False, default=None)
-    is_used: bool = attrs.field(init=False, default=False)
-    # a step in place may save from several threads
-    _one_save: threading.Lock = attrs.field(init=False, factory=threading.Lock)
-    _is_closed: bool = attrs.field(init=False, default=False)
-    _failure: BaseException | None = attrs.field(init=False, default=None)
-    _saving: set[asyncio.Task[None]] = attrs.field(init=False, factory=set)
-    _emitting: set[asyncio.Task[None]] = attrs.field(init=False, factory=set)
+    def __init__(self, recorder: Recorder, notifier: Notifier, interrupts: Interrupts) -> None:
+        self.recorder = recorder
+        self.notifier = notifier
+        self.interrupts = interrupts
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.is_used = False
+        self._one_save = threading.Lock()  # a step in place may save from several threads
+        self._is_closed = False
+        self._failure: BaseException | None = None
+        self._saving: set[asyncio.Task[None]] = set()
+        self._emitting: set[asyncio.Task[None]] = set()
 
     def find_call(self, current: CurrentStep) -> StepCall | None:
         """Return the running try that a call comes from; None if that try has ended."""
@@ -373,7 +370,6 @@ class Reporting:
 # All services.
 
 
-@attrs.define(eq=False, repr=False, slots=False)
 class RunServices(PartialSaves):
     """The engine's services for the steps of one attempt.
 
@@ -381,12 +377,14 @@ class RunServices(PartialSaves):
         clock: the time.
     """
 
-    clock: Clock
-    _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
-    # kept until the step ends, and recorded with its result; None: the step has ended
-    _figures: dict[str, dict[str, int | float] | None] = attrs.field(init=False, factory=dict)
-    _published: dict[str, dict[str, Any]] = attrs.field(init=False, factory=dict)
-    _process: int = attrs.field(init=False, factory=os.getpid)
+    def __init__(self, recorder: Recorder, notifier: Notifier, interrupts: Interrupts, clock: Clock) -> None:
+        super().__init__(recorder, notifier, interrupts)
+        self.clock = clock
+        self._lock = threading.Lock()
+        # kept until the step ends, and recorded with its result; None: the step has ended
+        self._figures: dict[str, dict[str, int | float] | None] = {}
+        self._published: dict[str, dict[str, Any]] = {}
+        self._process = os.getpid()
 
     @property
     def workflow_id(self) -> str:
