@@ -230,7 +230,8 @@ def test_a_rollback_to_a_checkpoint_after_a_race_keeps_what_it_undid(reopen: Cal
     assert ended == ["hold A"] and sorted(calls) == ["hold A", "hold B"], "nothing is done or undone again"
 
 
-async def test_what_cannot_be_undone_is_told_and_tried_again_when_the_run_fails() -> None:
+@pytest.mark.parametrize("is_connected", [False, True], ids=["", "after an ephemeral step"])
+async def test_what_cannot_be_undone_is_told_and_tried_again_when_the_run_fails(is_connected: bool) -> None:
     broken = [True]
 
     def give_back(what: str) -> None:
@@ -240,6 +241,8 @@ async def test_what_cannot_be_undone_is_told_and_tried_again_when_the_run_fails(
 
     @workflow
     def holding() -> Generator[Any, Any, Any]:
+        if is_connected:
+            yield step("connect").python(object).ephemeral()
         yield step("hold").python(quick, "hold").rollback(give_back)
         yield step("never").wait("never")
 

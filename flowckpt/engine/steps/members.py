@@ -17,7 +17,7 @@ from flowckpt.core.identity.call import identify
 from flowckpt.core.records import Reason, StepError, StepResult
 from flowckpt.core.replay import Answer, Enter, Execute, Replay, Restore, drive, expand
 from flowckpt.engine import steps
-from flowckpt.engine.rules.paths import ROLLBACK, is_stopped
+from flowckpt.engine.rules.paths import ROLLBACK, UNDOABLE, is_stopped, undone_paths
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.recorder import StepEnd
 from flowckpt.engine.steps import wait
@@ -139,16 +139,24 @@ def read_ended_answer(enter: Enter) -> Answer:
 
 @attrs.frozen
 class _Undoables:
-    """Responder that answers a generator from its record, and notes the steps that can be undone."""
+    """Responder that answers a generator from its record, and notes the steps that can be undone.
 
-    undoable: dict[str, Step[Any]]
+    Attributes:
+        context: the current attempt of the run.
+        is_any_left: whether a recorded step still has to be undone.
+    """
+
+    context: RunContext
+    is_any_left: bool
 
     async def restore(self, replay: Replay, command: Restore) -> Answer:
         self._note(command.step, command.result)
         return read_answer(command.step, command.result)
 
-    async def execute(self, replay: Replay, command: Execute) -> None:
-        """Give no answer: this step has no record."""
+    async def execute(self, replay: Replay, command: Execute) -> Answer | None:
+        """Run an ephemeral step again, if later ones have to be undone; any other one without a record was not reached."""
+        is_needed = self.is_any_left and command.step.modifiers.is_ephemeral
+        return await run_step(self.context, command) if is_needed else None
 
     async def enter(self, replay: Replay, command: Enter) -> Answer | None:
         await self.search_below(command)
@@ -173,7 +181,7 @@ class _Undoables:
 
     def _note(self, step: Step[Any], result: StepResult) -> None:
         if result.success and step.modifiers.rollback is not None:
-            self.undoable[result.path] = step
+            self.context.recorder.undo.undoable[result.path] = step
 
 
 @attrs.define(eq=False, repr=False)
@@ -185,8 +193,10 @@ class StoppedMember(PlainMember):
         enter = self.enter
         assert enter.result is not None
         if enter.nested:
+            undone = undone_paths(enter.nested)
+            is_any_left = any(UNDOABLE in each.marks and each.path not in undone for each in enter.nested)
             with contextlib.suppress(Exception):  # the race is decided: changes of the code since then do not matter
-                await _Undoables(self.context.recorder.undo.undoable).search_below(enter)
+                await _Undoables(self.context, is_any_left).search_below(enter)
         self.answer = read_answer(enter.step, enter.result)
         return True
 
