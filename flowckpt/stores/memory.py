@@ -53,11 +53,30 @@ def _make_head(record: _Record) -> dict[str, Any]:
 
 
 @lazy_define(eq=False, repr=False)
+class _Shared:
+    """The part of a generation that its courses share. A reader in another thread keeps that of the generation it reads.
+
+    Attributes:
+        firsts: the fields that later checkpoints of an attempt leave out, by attempt.
+        blobs: the large values, by digest.
+        deleted: the sequences of deleted checkpoints.
+    """
+
+    firsts: dict[int, dict[str, Any]] = attrs.field(factory=dict)
+    blobs: dict[str, bytes] = attrs.field(factory=dict)
+    deleted: set[int] = attrs.field(factory=set)
+
+
+@lazy_define(eq=False, repr=False)
 class _Course:
     """The checkpoints and results of a run, oldest first: the current ones, or those before a rewind."""
 
     records: list[_Record] = attrs.field(factory=list)
     encoded: list[bytes] = attrs.field(factory=list)
+    shared: _Shared = attrs.field(factory=_Shared)
+
+    def fetch(self, digest: str, size: int) -> bytes:
+        return self.shared.blobs[digest]
 
 
 @lazy_define(eq=False, repr=False)
@@ -66,10 +85,8 @@ class _Run:
 
     Attributes:
         attempt: the newest attempt.
-        firsts: the fields that later checkpoints of an attempt leave out, by attempt.
         written_by: the attempts that saved or removed checkpoints.
         earlier: the earlier courses, one for each return to an earlier point.
-        deleted: the sequences of deleted checkpoints.
         steps: the steps that the attempt `steps_of` started since the last checkpoint.
         live: the live note.
     """
@@ -79,9 +96,6 @@ class _Run:
     last_sequence: int = 0
     current: _Course = attrs.field(factory=_Course)
     earlier: list[_Course] = attrs.field(factory=list)
-    deleted: set[int] = attrs.field(factory=set)
-    firsts: dict[int, dict[str, Any]] = attrs.field(factory=dict)
-    blobs: dict[str, bytes] = attrs.field(factory=dict)
     written_by: set[int] = attrs.field(factory=set)
     pins: set[int] = attrs.field(factory=set)
     steps_of: int = 0
@@ -96,29 +110,30 @@ class _Run:
     @property
     def size(self) -> int:
         heads = sum(len(repr(_make_head(record))) for record in self.current.records)
-        return heads + sum(map(len, self.current.encoded)) + sum(map(len, self.blobs.values()))
+        return heads + sum(map(len, self.current.encoded)) + sum(map(len, self.current.shared.blobs.values()))
 
     def list_records(self, course: _Course) -> list[_Record]:
-        return [record for record in course.records if _SEQUENCE(record) not in self.deleted]
+        return [record for record in course.records if _SEQUENCE(record) not in course.shared.deleted]
 
     def fetch(self, digest: str, size: int) -> bytes:
-        return self.blobs[digest]
+        return self.current.fetch(digest, size)
 
     def make_history(self, course: _Course, length: int | None = None) -> History:
         history = History()
         for encoded in course.encoded[:length]:
-            result, blobs = decode_result(json.loads(encoded), self.fetch)
+            result, blobs = decode_result(json.loads(encoded), course.fetch)
             history.append(result, encoded, blobs)
         return history
 
     def load(self, course: _Course, record: _Record) -> CheckpointData:
-        head = {**self.firsts[_ATTEMPT(record)], **_make_head(record)}
-        data = decode_head(head, self.make_history(course, _RESULTS(record)).view(), self.fetch)
+        head = {**course.shared.firsts[_ATTEMPT(record)], **_make_head(record)}
+        data = decode_head(head, self.make_history(course, _RESULTS(record)).view(), course.fetch)
         return attrs.evolve(data, extra=copy.deepcopy(data.extra)) if data.extra else data
 
     def load_latest(self, attempt: int | None = None) -> CheckpointData | None:
-        live = [record for record in self.list_records(self.current) if attempt in (None, _ATTEMPT(record))]
-        return self.load(self.current, live[-1]) if live else None
+        course = self.current  # a generation may begin meanwhile
+        live = [record for record in self.list_records(course) if attempt in (None, _ATTEMPT(record))]
+        return self.load(course, live[-1]) if live else None
 
     def list_references(self, workflow_id: str, course: _Course) -> list[CheckpointRef]:
         """Return the checkpoints of a course, oldest first."""
@@ -127,25 +142,25 @@ class _Run:
         for record in course.records:
             sequence, by_attempt, results, *_ = record
             answer = verified_after(answer, history.results[before:results])
-            if sequence not in self.deleted:
+            if sequence not in course.shared.deleted:
                 head = _make_head(record)
                 size = len(dumps(head)) + sum(map(len, course.encoded[before:results]))
                 references.append(make_reference(workflow_id, head, by_attempt, results, size, answer))
             before = results
         return references
 
-    def forget(self) -> None:
-        """Drop everything saved before the generation that starts now."""
-        self.current, self.earlier = _Course(), []
-        for each in (self.firsts, self.blobs, self.written_by, self.pins, self.deleted):
-            each.clear()
+    def begin_generation(self, course: _Course, attempt: int) -> None:
+        """Let a generation take the place of everything before; another thread reads the one or the other."""
+        self.current = course
+        self.earlier, self.pins, self.written_by = [], set(), {attempt}
 
     def drop_unnamed_values(self) -> None:
-        texts = [repr(head) for head in self.firsts.values()]
+        texts = [repr(head) for head in self.current.shared.firsts.values()]
         for course in self.courses:
             texts += [repr(_make_head(record)) for record in course.records]
             texts += [encoded.decode() for encoded in course.encoded]
-        self.blobs = {name: blob for name, blob in self.blobs.items() if any(name in text for text in texts)}
+        shared = self.current.shared
+        shared.blobs = {name: blob for name, blob in shared.blobs.items() if any(name in text for text in texts)}
 
 
 _ONLY_ITS_PLACE: tuple[None, dict[str, Blob]] = (None, {})
@@ -190,14 +205,13 @@ class MemoryRunWriter(RunWriter):
     ) -> tuple[Sequence[Any], HistoryView]:
         run = self.run
         if first is not None and first.reason is Reason.CONTINUED:
-            run.forget()
             return (), view.history.view(0)
         shared = run.make_history(run.current).view().shared_length(view)
         shared_records = [record for record in run.current.records if _RESULTS(record) <= shared]
         length = _RESULTS(shared_records[-1]) if shared_records else 0
         if len(shared_records) < len(run.current.records):
             run.earlier.append(run.current)
-        run.current = _Course(shared_records, run.current.encoded[:length])
+        run.current = _Course(shared_records, run.current.encoded[:length], run.current.shared)
         return (), view.history.view(length)
 
     def _write(
@@ -210,26 +224,29 @@ class MemoryRunWriter(RunWriter):
         evicted: frozenset[int],
     ) -> None:
         run, (head, blobs), count, history = self.run, encoded, view.length, view.history
+        course = _Course() if data.reason is Reason.CONTINUED else run.current
         if blobs or history.blobs:
             named, missing = self._find_new_values(view, held, blobs)
-            run.blobs.update({digest: blob.content() for digest, blob in missing.items()})
+            course.shared.blobs.update({digest: blob.content() for digest, blob in missing.items()})
             self._mark_values_durable(named, ())
         if count > held:
-            run.current.encoded += history.encoded_between(held, count)
-        stored, sequence = run.current.records, data.sequence
-        stored.append((sequence, data.attempt, count, data.checkpoint_id, _TEXT_OF[data.reason], data.saved_at, head))
+            course.encoded += history.encoded_between(held, count)
         if self._first is None:
             fields = head or {}
-            run.firsts[self.attempt] = {name: fields[name] for name in CARRIED if name in fields}
+            course.shared.firsts[self.attempt] = {name: fields[name] for name in CARRIED if name in fields}
             run.written_by.add(self.attempt)
             run.started_at = run.started_at or records.generation.start_of_run(data.metadata) or data.saved_at
+        stored, sequence = course.records, data.sequence
+        stored.append((sequence, data.attempt, count, data.checkpoint_id, _TEXT_OF[data.reason], data.saved_at, head))
+        if course is not run.current:
+            run.begin_generation(course, self.attempt)
         run.last_sequence = sequence
         if run.steps:
             run.steps = {}
         for each in evicted:  # by bisection, so it takes no longer in a long run
             place = bisect_left(stored, each, key=_SEQUENCE)
             if place < len(stored) - 1 and _SEQUENCE(stored[place]) == each:
-                run.deleted.add(each)
+                course.shared.deleted.add(each)
 
     def delete(self, sequences: list[int]) -> None:
         """Delete checkpoints; their results stay."""
@@ -239,7 +256,9 @@ class MemoryRunWriter(RunWriter):
                 _, self.saved = self._begin_attempt(self.run.make_history(self.run.current, _RESULTS(last)).view())
                 self.is_adopted = True
             self.run.written_by.add(self.attempt)
-            self.run.deleted.update(set(sequences).intersection(map(_SEQUENCE, self.run.current.records)))
+            self.run.current.shared.deleted.update(
+                set(sequences).intersection(map(_SEQUENCE, self.run.current.records))
+            )
 
     def close(self) -> None:
         """End the writes; a claim without a write leaves no trace."""
@@ -316,7 +335,8 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         """Give large values of one run to another."""
         writer, source = self.owned.get(workflow_id), self.stored.get(source_id)
         if writer is not None and source is not None:
-            writer.run.blobs.update({name: source.blobs[name] for name in sizes if name in source.blobs})
+            blobs = source.current.shared.blobs
+            writer.run.current.shared.blobs.update({name: blobs[name] for name in sizes if name in blobs})
 
     def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
         """Store a whole run."""
@@ -340,9 +360,10 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         run = self.stored.get(workflow_id)
         if run is None or not run.started_at:
             raise CheckpointNotFoundError(workflow_id)
-        for record in reversed(run.list_records(run.current)):
+        course = run.current
+        for record in reversed(run.list_records(course)):
             if _make_head(record)["checkpoint_id"] == checkpoint_id:
-                return run.load(run.current, record)
+                return run.load(course, record)
         raise CheckpointNotFoundError(workflow_id, checkpoint_id)
 
     def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
@@ -469,7 +490,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         return [
             each
             for each in ids
-            if self.stored[each].deleted.intersection(map(_SEQUENCE, self.stored[each].current.records))
+            if self.stored[each].current.shared.deleted.intersection(map(_SEQUENCE, self.stored[each].current.records))
         ][:limit]
 
     def compact(self, workflow_id: str, *, is_forced: bool = False) -> stores.queries.Compacted:
@@ -481,7 +502,9 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
             raise RunLockedError(workflow_id, holder=f"this process, attempt {writer.attempt}")
         before, newest = run.size, run.current.records[-1:]
         run.current.records = [
-            each for each in run.current.records if _SEQUENCE(each) not in run.deleted or [each] == newest
+            each
+            for each in run.current.records
+            if _SEQUENCE(each) not in run.current.shared.deleted or [each] == newest
         ]
         run.drop_unnamed_values()
         freed = before - run.size

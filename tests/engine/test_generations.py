@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -540,3 +542,30 @@ def test_the_result_counts_the_steps_of_all_generations_by_any_clock():
     """A clock that stands still gives each generation a duration of 0."""
     result = WorkflowEngine(MemoryCheckpointStore(), clock=FakeClock()).run_sync(counted, left=2)
     assert (result.status, result.steps.executed, result.duration_ms) == ("completed", 3, 0)
+
+
+def test_a_reader_in_another_thread_sees_a_generation_or_the_next_one():
+    store, seen, is_over = MemoryCheckpointStore(), list[Any](), threading.Event()
+
+    @workflow
+    def counting(number: int):
+        yield step("note").python(int, number).checkpoint()
+        return continue_as(number=number + 1) if number < 300 else number
+
+    def read() -> None:
+        while not is_over.is_set():
+            seen.append(store.runs.load_latest("run"))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads take turns after each few instructions
+    reader = threading.Thread(target=read)
+    try:
+        reader.start()
+        assert WorkflowEngine(store).run_sync(counting, workflow_id="run", number=0).output == 300
+    finally:
+        is_over.set()
+        reader.join()
+        sys.setswitchinterval(before)
+    found = [None if each is None else each.sequence for each in seen]
+    begun = found[next(index for index, each in enumerate(found) if each) :]
+    assert None not in begun and begun == sorted(begun)

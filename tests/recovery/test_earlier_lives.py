@@ -99,7 +99,7 @@ async def test_a_request_to_cancel_an_earlier_run_does_not_cancel_a_later_one(st
     told = newest if sent_to == "this" else attrs.evolve(newest, metadata={**newest.metadata, "birth": sent_to})
     request = make_cancel_request("c", datetime.now(UTC), told, rolls_back=False)
     await able.send_signal(RUN, request)
-    requests = Requests(able, RUN, birth, SystemClock(), Interrupts())
+    requests = Requests(able, RUN, birth, Interrupts())
     await requests.poll()
     while requests._looking is not None:  # a slow store answers a later look
         await requests._looking
