@@ -6,7 +6,7 @@ import ast
 from hashlib import sha256
 
 from flowckpt.core.identity.fingerprint import FORM
-from flowckpt.core.identity.tree_text import format_tree
+from flowckpt.core.identity.syntax import format_tree
 
 
 def fingerprint_of_source(source: str) -> str:

@@ -28,7 +28,6 @@ import contextlib
 import functools
 import inspect
 import linecache
-import re
 import sys
 import warnings
 from base64 import urlsafe_b64encode
@@ -37,11 +36,21 @@ from hashlib import sha256
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import attrs
 
-from flowckpt.core.identity.tree_text import BARE, format_tree
+from flowckpt.core.identity.syntax import (
+    FUNCTIONS,
+    Import,
+    find_bound_names,
+    find_called_functions,
+    find_set_names,
+    find_used_names,
+    format_tree,
+    list_bindings,
+    read_dotted_name,
+)
 from flowckpt.core.system.functions import (
     PROCESS_NAME,
     cached_per_function,
@@ -55,16 +64,6 @@ FORM = "ast:v1:"
 STEP_FORM = "2:"
 
 _MOST_PARTS = 32
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
-_DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_CALLABLES = {*_FUNCTIONS, ast.Lambda}
-_EXTENDING = {"add", "append", "appendleft", "extend", "insert", "setdefault", "update"}
-_PLACES = {ast.Attribute, ast.Subscript}
-_PATTERNS = {ast.ExceptHandler, ast.MatchAs, ast.MatchStar}
-_IMPORTS = {ast.Import, ast.ImportFrom}
-_WITHOUT_NAMES = {*BARE, ast.Constant, type(None), str, int}
 _MOST_MODULES = 4096
 
 _MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
@@ -360,21 +359,6 @@ def is_first_party(file: str, root: str) -> bool:
     return _INSTALLED.isdisjoint(path.relative_to(root).parts) and not is_installed(file)
 
 
-class Import(NamedTuple):
-    """The target of an import: a module, or an attribute of one.
-
-    Attributes:
-        module: the full name of the module; empty for a relative import beyond the top-level package.
-        attribute: the attribute; empty for the module itself.
-    """
-
-    module: str
-    attribute: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.module}.{self.attribute}" if self.attribute else self.module
-
-
 def find_source(name: str, root: str) -> Source | None:
     """Return the source of a first-party module, imported or not; None for any other module.
 
@@ -547,7 +531,7 @@ class Source:
             definitions = self.definitions[name]
             used, inner = set[str](), set[Import]()
             for nodes in definitions:
-                names, imports = _used_names(nodes, self.scope)
+                names, imports = find_used_names(nodes, self.scope)
                 extended = self.extended.get(name, ())
                 used |= {each for each in names if each.partition(".")[0] not in extended}
                 inner |= imports
@@ -614,22 +598,22 @@ def _read_source(file: str, scope: dict[str, Any], *, is_imported: bool = True) 
     stars: list[str] = []
     modules = set[str]()
     statements = [*_top_statements(tree.body, ())]
-    functions = {each.name: each for *_, each in statements if isinstance(each, _FUNCTIONS)}
+    functions = {each.name: each for *_, each in statements if isinstance(each, FUNCTIONS)}
     extended: dict[str, set[str]] = {}
     for nodes in statements:
         if isinstance(statement := nodes[-1], ast.Import | ast.ImportFrom):
             if not any(_is_type_checking(test) for test in nodes[:-1]):
                 modules.update(_imported_modules(statement, scope))
-            for name, target in _bindings(statement, scope):
+            for name, target in list_bindings(statement, scope):
                 if name == "*":
                     stars.append(target.module)
                 else:
                     imports.setdefault(name, []).append(target)
             continue
-        bound, changed = _bound_names([statement])
+        bound, changed = find_bound_names([statement])
         own |= bound
-        for function in _called_functions(statement, functions):
-            assigned, extended[function.name] = _names_set_by(function)
+        for function in find_called_functions(statement, functions):
+            assigned, extended[function.name] = find_set_names(function)
             changed |= assigned | extended[function.name]
         for name in bound | changed:
             definitions.setdefault(name, []).append(nodes)
@@ -644,34 +628,14 @@ def _imported_modules(statement: ast.Import | ast.ImportFrom, scope: Mapping[str
     if isinstance(statement, ast.Import):
         names = [alias.name for alias in statement.names]
     else:
-        names = [str(target) for _, target in _bindings(statement, scope)]
+        names = [str(target) for _, target in list_bindings(statement, scope)]
     for name in names:
         parts = name.split(".")
         yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
 def _is_type_checking(test: ast.AST) -> bool:
-    return isinstance(test, ast.Name | ast.Attribute) and _dotted_name(test).rpartition(".")[2] == "TYPE_CHECKING"
-
-
-def _bindings(statement: ast.Import | ast.ImportFrom, scope: Mapping[str, Any]) -> Iterator[tuple[str, Import]]:
-    """Yield the names that an import binds, with their targets."""
-    if isinstance(statement, ast.Import):
-        for alias in statement.names:
-            if alias.asname:
-                yield alias.asname, Import(alias.name)
-            else:
-                yield alias.name.partition(".")[0], Import(alias.name.partition(".")[0])
-        return
-    module = statement.module or ""
-    if statement.level:
-        parts = str(scope.get("__package__") or "").split(".")
-        kept = parts[: len(parts) - statement.level + 1]
-        module = (
-            ".".join([*kept, *([module] if module else [])]) if len(kept) == len(parts) - statement.level + 1 else ""
-        )
-    for alias in statement.names:
-        yield alias.asname or alias.name, Import(module, "" if alias.name == "*" else alias.name)
+    return isinstance(test, ast.Name | ast.Attribute) and read_dotted_name(test).rpartition(".")[2] == "TYPE_CHECKING"
 
 
 def _top_statements(body: Iterable[ast.stmt], tests: tuple[ast.AST, ...]) -> Iterator[tuple[ast.AST, ...]]:
@@ -686,166 +650,10 @@ def _top_statements(body: Iterable[ast.stmt], tests: tuple[ast.AST, ...]) -> Ite
 
 
 def _is_function_at(node: ast.AST, line: int, name: str) -> bool:
-    is_function = isinstance(node, (*_FUNCTIONS, ast.Lambda))
+    is_function = isinstance(node, (*FUNCTIONS, ast.Lambda))
     return is_function and getattr(node, "name", "<lambda>") == name and _first_line(node) == line
 
 
 def _first_line(node: Any) -> int:
     decorators: list[Any] = getattr(node, "decorator_list", [])
     return min(int(each.lineno) for each in (node, *decorators))
-
-
-# --- names -----------------------------------------------------------------------------------------------------------
-
-
-def _bound_names(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
-    """Return the names that statements bind in their own scope, and those whose values they modify."""
-    bound, changed = set[str](), set[str]()
-    waiting: list[Any] = [*nodes]
-    while waiting:
-        node = waiting.pop()
-        kind = type(node)
-        if kind is ast.Name:
-            if type(node.ctx) is not ast.Load:
-                bound.add(node.id)
-        elif kind in _DEFINITIONS:
-            bound.add(node.name)
-            changed |= {name for decorator in node.decorator_list if (name := _registry_name(decorator))}
-        elif kind in _IMPORTS:
-            bound |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
-        elif kind in _COMPREHENSIONS:
-            bound |= {inner.target.id for inner in ast.walk(node) if isinstance(inner, ast.NamedExpr)}
-        elif kind is not ast.Lambda:
-            if kind in _PLACES and type(node.ctx) is not ast.Load:
-                changed.add(_base_name(node))
-            elif kind is ast.Expr and type(node.value) is ast.Call:
-                changed.add(_base_name(node.value.func) if type(node.value.func) is ast.Attribute else "")
-            elif kind in _PATTERNS:
-                bound.add(node.name or "")
-            elif kind is ast.MatchMapping:
-                bound.add(node.rest or "")
-            waiting += _child_nodes(node)
-    return bound - {""}, changed - {""}
-
-
-def _child_nodes(node: ast.AST) -> list[Any]:
-    """Return the child nodes that may contain names, three times as fast as `ast.iter_child_nodes`."""
-    found: list[Any] = []
-    for name in node._fields:
-        value = getattr(node, name, None)
-        if type(value) is list:
-            found += [each for each in value if type(each) not in _WITHOUT_NAMES]
-        elif type(value) not in _WITHOUT_NAMES and isinstance(value, ast.AST):
-            found.append(value)
-    return found
-
-
-def _registry_name(decorator: ast.expr) -> str:
-    """Return `area` for `@area.register` and `@area.register(Circle)`: the function becomes part of `area`."""
-    function = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return _base_name(function) if isinstance(function, ast.Attribute) and function.attr == "register" else ""
-
-
-def _called_functions(statement: ast.AST, functions: Mapping[str, _Function]) -> Iterator[_Function]:
-    """Yield the functions of a module that one of its statements calls, as a decorator or as the whole statement."""
-    for call in getattr(statement, "decorator_list", [statement.value] if isinstance(statement, ast.Expr) else []):
-        function = call.func if isinstance(call, ast.Call) else call
-        if isinstance(function, ast.Name) and function.id in functions:
-            yield functions[function.id]
-
-
-def _names_set_by(function: _Function) -> tuple[set[str], set[str]]:
-    """Return the names of the module that a function assigns, and those whose values it extends by one of its parameters.
-
-    For example, `TABLE[name] = function` in a decorator makes each decorated function a part of `TABLE`.
-    """
-    nodes = [*ast.walk(function)]
-    given = {node.arg for node in nodes if isinstance(node, ast.arg)}
-    extended = set[str]()
-    for node in nodes:
-        if isinstance(node, ast.Assign) and _is_any_of(given, [node.value]):
-            extended |= {_base_name(each) for each in node.targets if isinstance(each, ast.Subscript)}
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _EXTENDING:
-            inner = node.func.value
-            if isinstance(inner, ast.Call):  # TABLE.setdefault(name, []).append(function)
-                inner = inner.func
-            extended |= {_base_name(inner)} if _is_any_of(given, node.args) else set()
-    return {name for node in nodes if isinstance(node, ast.Global) for name in node.names}, extended - given - {""}
-
-
-def _is_any_of(names: set[str], nodes: Iterable[ast.expr]) -> bool:
-    return any(isinstance(node, ast.Name) and node.id in names for node in nodes)
-
-
-def _base_name(node: ast.expr) -> str:
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _used_names(nodes: Iterable[ast.AST], scope: Mapping[str, Any]) -> tuple[set[str], set[Import]]:
-    """Return the names of the module that definitions may refer to, with their attributes, and their own imports."""
-    used, imports = set[str](), set[Import]()
-    waiting: list[tuple[Any, frozenset[str]]] = [(node, frozenset()) for node in nodes]
-    while waiting:
-        node, hidden = waiting.pop()
-        kind = type(node)
-        if kind is ast.Name:
-            if node.id not in hidden:
-                used.add(node.id)
-        elif kind is ast.Attribute and (dotted := _dotted_name(node)):
-            if dotted.partition(".")[0] not in hidden:
-                used.add(dotted)
-        elif kind in _IMPORTS:
-            imports |= {target for _, target in _bindings(node, scope)}
-        elif kind is ast.Global:
-            used |= {*node.names}
-        elif kind in _CALLABLES:
-            waiting += _callable_parts(node, hidden, used)
-        elif kind in _COMPREHENSIONS:
-            waiting += _comprehension_parts(node, hidden)
-        else:
-            if kind is ast.AnnAssign:
-                used |= _quoted_names(node.annotation)
-            waiting += [(each, hidden) for each in _child_nodes(node)]
-    return used, imports
-
-
-def _callable_parts(node: Any, hidden: frozenset[str], used: set[str]) -> Iterator[tuple[ast.AST, frozenset[str]]]:
-    """Yield the parts of a function, each with the names that are local in it."""
-    body = [node.body] if isinstance(node, ast.Lambda) else node.body
-    arguments = [each for each in ast.iter_child_nodes(node.args) if isinstance(each, ast.arg)]
-    hidden |= {each.name for each in getattr(node, "type_params", ())}
-    inner = hidden | _bound_names(body)[0] | {argument.arg for argument in arguments}
-    yield from ((each, inner) for each in body)
-    outer = [each for each in ast.iter_child_nodes(node.args) if not isinstance(each, ast.arg)]
-    outer += [] if isinstance(node, ast.Lambda) else [*node.decorator_list, *getattr(node, "type_params", ())]
-    yield from ((each, hidden) for each in outer)
-    for annotation in (*(argument.annotation for argument in arguments), getattr(node, "returns", None)):
-        if annotation is not None:
-            yield annotation, hidden
-            used |= _quoted_names(annotation)
-
-
-def _comprehension_parts(node: Any, hidden: frozenset[str]) -> Iterator[tuple[ast.AST, frozenset[str]]]:
-    first = node.generators[0].iter
-    yield first, hidden
-    hidden |= _bound_names([generator.target for generator in node.generators])[0]
-    parts = [each for part in node.generators for each in (part.target, part.iter, *part.ifs)]
-    parts += [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-    yield from ((part, hidden) for part in parts if part is not first)
-
-
-def _dotted_name(node: ast.expr) -> str:
-    """Return `a.b.c` for attributes of a name; empty for attributes of another expression."""
-    names = ""
-    while isinstance(node, ast.Attribute):
-        names = f".{node.attr}{names}"
-        node = node.value
-    return f"{node.id}{names}" if isinstance(node, ast.Name) else ""
-
-
-def _quoted_names(annotation: ast.expr) -> set[str]:
-    """Return the names in the strings of an annotation: `"Config"` refers to the class."""
-    texts = [node.value for node in ast.walk(annotation) if isinstance(node, ast.Constant)]
-    return {name for text in texts if isinstance(text, str) for name in re.findall(r"\w+", text)}

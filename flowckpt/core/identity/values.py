@@ -10,15 +10,16 @@ directly after a `"` or a `b`, with which the canonical form of no other value s
 All secrets count as equal, and known secret values are removed from everything before it is digested: a short secret
 could be guessed from its digest.
 
-The tree is that of the codec. An object outside the codec's types is `{"$object": [class, fields]}`, which is never
-read back, so it needs no annotation. The class is named without its module, because moved code is the same code; the
-fields are those that the class compares by, and those of any other class are what pickle would save.
+The tree is that of the codec, but a dict with unsorted keys keeps their order. An object outside the codec's types is
+`{"$object": [class, fields]}`, which is never read back, so it needs no annotation. The class is named without its
+module, because moved code is the same code; the fields are those that the class compares by, and those of any other
+class are what pickle would save.
 
-The state of any other object of the program or of a package (a client, a model) is not compared: it may hold the time of
-its start, and change with each call. Its class counts. So do functions, and the class of a value if it has methods, which
-the step may call: a form may be `V`, `V.C`, `V?` or `V.C?`,
-where `V` is the digest of what can be compared, `C` that of the code, and `?` says that the state of an object is left out.
-A value that the called function holds has a `~` before its form.
+The state of any other object of the program or of a package (a client, a model) is not compared: it may hold the time
+of its start, and change with each call. Its class counts. So do functions, and the class of a value if it has methods,
+which the step may call: a form may be `V`, `V.C`, `V?` or `V.C?`, where `V` is the digest of what can be compared, `C`
+that of the code, and `?` says that the state of an object is left out. A value that the called function holds has a `~`
+before its form.
 """
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ class ValueTree:
             self.codes.add(code)
 
     def _note_methods(self, kind: type) -> None:
-        """Note the code of the class of a value; without methods, the class is not more than its fields."""
+        """Note the code of the class of a value; without methods, a class is only its fields."""
         if self._opens_objects and (code := _code_of_methods(kind)):
             self.codes.add(code)
 

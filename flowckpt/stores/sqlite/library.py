@@ -21,8 +21,6 @@ import attrs
 WAL_IS_SAFE = (3, 51, 3)
 """In older versions, WAL mode can corrupt a database with two open connections."""
 
-Version = tuple[int, ...]
-
 
 @attrs.frozen
 class Library:
@@ -35,7 +33,7 @@ class Library:
     """
 
     name: str
-    version: Version
+    version: tuple[int, ...]
     open: Callable[..., sqlite3.Connection]
 
     def __str__(self) -> str:

@@ -1,0 +1,308 @@
+"""Syntax trees: their text, which fingerprints digest, and the names that statements bind, change and use.
+
+Comments, formatting and docstrings do not count in the text.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+_DEFINITIONS = (*FUNCTIONS, ast.ClassDef)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_CALLABLES = {*FUNCTIONS, ast.Lambda}
+_EXTENDING = {"add", "append", "appendleft", "extend", "insert", "setdefault", "update"}
+_PLACES = {ast.Attribute, ast.Subscript}
+_PATTERNS = {ast.ExceptHandler, ast.MatchAs, ast.MatchStar}
+_IMPORTS = {ast.Import, ast.ImportFrom}
+_BARE = {
+    cls: f"{cls.__name__}()"
+    for cls in map(ast.__dict__.get, dir(ast))
+    if isinstance(cls, type) and issubclass(cls, ast.AST) and not cls._fields
+}
+"""The text of nodes without fields: contexts, operators, `pass`."""
+_WITHOUT_NAMES = {*_BARE, ast.Constant, type(None), str, int}
+
+
+def format_tree(tree: ast.AST | list[Any]) -> str:
+    """Write a tree like `ast.dump`, but the same in every Python version: empty and absent fields are left out."""
+    try:
+        return _format_node(tree)
+    except RecursionError:  # an expression of a thousand terms is a tree a thousand levels deep
+        return _write_deep_tree(tree)
+
+
+_WITH_EXCEPTIONS = {*_DEFINITIONS, ast.JoinedStr}
+
+
+def _format_node(node: Any) -> str:
+    # Takes half of the time for the fingerprints of a start, so the three most common kinds of nodes come first.
+    kind = type(node)
+    if (bare := _BARE.get(kind)) is not None:
+        return bare
+    if kind is ast.Name:
+        return f"Name(id={node.id!a}, ctx={_BARE[type(node.ctx)]})"
+    if kind is ast.Constant:
+        return f"Constant(value={_write_literal(node.value)})"
+    if kind is ast.Attribute:
+        return f"Attribute(value={_format_node(node.value)}, attr={node.attr!a}, ctx={_BARE[type(node.ctx)]})"
+    if kind is list:
+        return f"[{', '.join([_format_node(each) for each in node])}]"
+    if not isinstance(node, ast.AST):
+        return _write_literal(node)
+    if kind in _WITH_EXCEPTIONS:
+        fields = [f"{name}={_format_node(value)}" for name, value in _written_fields(node)]
+    else:
+        fields = [
+            f"{name}={_format_node(value)}"
+            for name in node._fields
+            if (value := getattr(node, name, None)) is not None and value != []
+        ]
+    return f"{kind.__name__}({', '.join(fields)})"
+
+
+def _write_deep_tree(tree: ast.AST | list[Any]) -> str:
+    """Return the same as `_format_node`, without recursion."""
+    written: list[str] = []
+    waiting: list[Any] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if type(node) is tuple:  # text that follows a node
+            written.append(node[0])
+        elif isinstance(node, list):
+            waiting.append(("]",))
+            for index in range(len(node) - 1, -1, -1):
+                waiting += [node[index], (", ",)] if index else [node[index]]
+            written.append("[")
+        elif isinstance(node, ast.AST):
+            waiting.append((")",))
+            written.append(f"{type(node).__name__}(")
+            fields = _written_fields(node)
+            for index in range(len(fields) - 1, -1, -1):
+                name, value = fields[index]
+                waiting += [value, (f", {name}=" if index else f"{name}=",)]
+        else:
+            written.append(_write_literal(node))
+    return "".join(written)
+
+
+def _written_fields(node: ast.AST) -> list[tuple[str, Any]]:
+    if isinstance(node, ast.Constant):
+        return [("value", (_write_literal(node.value),))]
+    kept = [(name, value) for name in node._fields if (value := getattr(node, name, None)) is not None and value != []]
+    if isinstance(node, _DEFINITIONS) and ast.get_docstring(node, clean=False):
+        kept = [(name, value[1:] or [ast.Pass()] if name == "body" else value) for name, value in kept]
+    elif isinstance(node, ast.JoinedStr):  # Python 3.12 leaves empty parts in some
+        pieces = [each for each in node.values if not (isinstance(each, ast.Constant) and each.value == "")]
+        kept = [("values", pieces)] if pieces else []
+    return kept
+
+
+def _write_literal(value: object) -> str:
+    """Write a constant in ASCII, because `repr` depends on the Unicode version, and without the limit on digits."""
+    return hex(value) if type(value) is int and abs(value) >= 1 << 64 else ascii(value)
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+class Import(NamedTuple):
+    """The target of an import: a module, or an attribute of one.
+
+    Attributes:
+        module: the full name of the module; empty for a relative import beyond the top-level package.
+        attribute: the attribute; empty for the module itself.
+    """
+
+    module: str
+    attribute: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.attribute}" if self.attribute else self.module
+
+
+def list_bindings(statement: ast.Import | ast.ImportFrom, scope: Mapping[str, Any]) -> Iterator[tuple[str, Import]]:
+    """Yield the names that an import binds, with their targets.
+
+    Args:
+        statement: the import.
+        scope: the namespace of its module, which resolves a relative import.
+    """
+    if isinstance(statement, ast.Import):
+        for alias in statement.names:
+            if alias.asname:
+                yield alias.asname, Import(alias.name)
+            else:
+                yield alias.name.partition(".")[0], Import(alias.name.partition(".")[0])
+        return
+    module = statement.module or ""
+    if statement.level:
+        parts = str(scope.get("__package__") or "").split(".")
+        kept = parts[: len(parts) - statement.level + 1]
+        module = (
+            ".".join([*kept, *([module] if module else [])]) if len(kept) == len(parts) - statement.level + 1 else ""
+        )
+    for alias in statement.names:
+        yield alias.asname or alias.name, Import(module, "" if alias.name == "*" else alias.name)
+
+
+def find_bound_names(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
+    """Return the names that statements bind in their own scope, and those whose values they modify."""
+    bound, changed = set[str](), set[str]()
+    waiting: list[Any] = [*nodes]
+    while waiting:
+        node = waiting.pop()
+        kind = type(node)
+        if kind is ast.Name:
+            if type(node.ctx) is not ast.Load:
+                bound.add(node.id)
+        elif kind in _DEFINITIONS:
+            bound.add(node.name)
+            changed |= {name for decorator in node.decorator_list if (name := _registry_name(decorator))}
+        elif kind in _IMPORTS:
+            bound |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        elif kind in _COMPREHENSIONS:
+            bound |= {inner.target.id for inner in ast.walk(node) if isinstance(inner, ast.NamedExpr)}
+        elif kind is not ast.Lambda:
+            if kind in _PLACES and type(node.ctx) is not ast.Load:
+                changed.add(_base_name(node))
+            elif kind is ast.Expr and type(node.value) is ast.Call:
+                changed.add(_base_name(node.value.func) if type(node.value.func) is ast.Attribute else "")
+            elif kind in _PATTERNS:
+                bound.add(node.name or "")
+            elif kind is ast.MatchMapping:
+                bound.add(node.rest or "")
+            waiting += _child_nodes(node)
+    return bound - {""}, changed - {""}
+
+
+def _child_nodes(node: ast.AST) -> list[Any]:
+    """Return the child nodes that may contain names, three times as fast as `ast.iter_child_nodes`."""
+    found: list[Any] = []
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if type(value) is list:
+            found += [each for each in value if type(each) not in _WITHOUT_NAMES]
+        elif type(value) not in _WITHOUT_NAMES and isinstance(value, ast.AST):
+            found.append(value)
+    return found
+
+
+def _registry_name(decorator: ast.expr) -> str:
+    """Return `area` for `@area.register` and `@area.register(Circle)`: the function becomes part of `area`."""
+    function = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return _base_name(function) if isinstance(function, ast.Attribute) and function.attr == "register" else ""
+
+
+def find_called_functions(statement: ast.AST, functions: Mapping[str, Function]) -> Iterator[Function]:
+    """Yield the functions of a module that one of its statements calls, as a decorator or as the whole statement."""
+    for call in getattr(statement, "decorator_list", [statement.value] if isinstance(statement, ast.Expr) else []):
+        function = call.func if isinstance(call, ast.Call) else call
+        if isinstance(function, ast.Name) and function.id in functions:
+            yield functions[function.id]
+
+
+def find_set_names(function: Function) -> tuple[set[str], set[str]]:
+    """Return the names of the module that a function assigns, and those whose values it extends by one of its parameters.
+
+    For example, `TABLE[name] = function` in a decorator makes each decorated function a part of `TABLE`.
+    """
+    nodes = [*ast.walk(function)]
+    given = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    extended = set[str]()
+    for node in nodes:
+        if isinstance(node, ast.Assign) and _is_any_of(given, [node.value]):
+            extended |= {_base_name(each) for each in node.targets if isinstance(each, ast.Subscript)}
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _EXTENDING:
+            inner = node.func.value
+            if isinstance(inner, ast.Call):  # TABLE.setdefault(name, []).append(function)
+                inner = inner.func
+            extended |= {_base_name(inner)} if _is_any_of(given, node.args) else set()
+    return {name for node in nodes if isinstance(node, ast.Global) for name in node.names}, extended - given - {""}
+
+
+def _is_any_of(names: set[str], nodes: Iterable[ast.expr]) -> bool:
+    return any(isinstance(node, ast.Name) and node.id in names for node in nodes)
+
+
+def _base_name(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def find_used_names(nodes: Iterable[ast.AST], scope: Mapping[str, Any]) -> tuple[set[str], set[Import]]:
+    """Return the names of the module that definitions may refer to, with their attributes, and their own imports.
+
+    Args:
+        nodes: the definitions.
+        scope: the namespace of their module, which resolves relative imports.
+    """
+    used, imports = set[str](), set[Import]()
+    waiting: list[tuple[Any, frozenset[str]]] = [(node, frozenset()) for node in nodes]
+    while waiting:
+        node, hidden = waiting.pop()
+        kind = type(node)
+        if kind is ast.Name:
+            if node.id not in hidden:
+                used.add(node.id)
+        elif kind is ast.Attribute and (dotted := read_dotted_name(node)):
+            if dotted.partition(".")[0] not in hidden:
+                used.add(dotted)
+        elif kind in _IMPORTS:
+            imports |= {target for _, target in list_bindings(node, scope)}
+        elif kind is ast.Global:
+            used |= {*node.names}
+        elif kind in _CALLABLES:
+            waiting += _callable_parts(node, hidden, used)
+        elif kind in _COMPREHENSIONS:
+            waiting += _comprehension_parts(node, hidden)
+        else:
+            if kind is ast.AnnAssign:
+                used |= _quoted_names(node.annotation)
+            waiting += [(each, hidden) for each in _child_nodes(node)]
+    return used, imports
+
+
+def _callable_parts(node: Any, hidden: frozenset[str], used: set[str]) -> Iterator[tuple[ast.AST, frozenset[str]]]:
+    """Yield the parts of a function, each with the names that are local in it."""
+    body = [node.body] if isinstance(node, ast.Lambda) else node.body
+    arguments = [each for each in ast.iter_child_nodes(node.args) if isinstance(each, ast.arg)]
+    hidden |= {each.name for each in getattr(node, "type_params", ())}
+    inner = hidden | find_bound_names(body)[0] | {argument.arg for argument in arguments}
+    yield from ((each, inner) for each in body)
+    outer = [each for each in ast.iter_child_nodes(node.args) if not isinstance(each, ast.arg)]
+    outer += [] if isinstance(node, ast.Lambda) else [*node.decorator_list, *getattr(node, "type_params", ())]
+    yield from ((each, hidden) for each in outer)
+    for annotation in (*(argument.annotation for argument in arguments), getattr(node, "returns", None)):
+        if annotation is not None:
+            yield annotation, hidden
+            used |= _quoted_names(annotation)
+
+
+def _comprehension_parts(node: Any, hidden: frozenset[str]) -> Iterator[tuple[ast.AST, frozenset[str]]]:
+    first = node.generators[0].iter
+    yield first, hidden
+    hidden |= find_bound_names([generator.target for generator in node.generators])[0]
+    parts = [each for part in node.generators for each in (part.target, part.iter, *part.ifs)]
+    parts += [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+    yield from ((part, hidden) for part in parts if part is not first)
+
+
+def read_dotted_name(node: ast.expr) -> str:
+    """Return `a.b.c` for attributes of a name; empty for attributes of another expression."""
+    names = ""
+    while isinstance(node, ast.Attribute):
+        names = f".{node.attr}{names}"
+        node = node.value
+    return f"{node.id}{names}" if isinstance(node, ast.Name) else ""
+
+
+def _quoted_names(annotation: ast.expr) -> set[str]:
+    """Return the names in the strings of an annotation: `"Config"` refers to the class."""
+    texts = [node.value for node in ast.walk(annotation) if isinstance(node, ast.Constant)]
+    return {name for text in texts if isinstance(text, str) for name in re.findall(r"\w+", text)}
