@@ -53,8 +53,8 @@ def _make_head(record: _Record) -> dict[str, Any]:
 
 
 @lazy_define(eq=False, repr=False)
-class _Shared:
-    """The part of a generation that its courses share. A reader in another thread keeps that of the generation it reads.
+class _Generation:
+    """The parts that all courses of a generation share; a reader in another thread keeps those of the one that it reads.
 
     Attributes:
         firsts: the fields that later checkpoints of an attempt leave out, by attempt.
@@ -73,10 +73,39 @@ class _Course:
 
     records: list[_Record] = attrs.field(factory=list)
     encoded: list[bytes] = attrs.field(factory=list)
-    shared: _Shared = attrs.field(factory=_Shared)
+    generation: _Generation = attrs.field(factory=_Generation)
 
     def fetch(self, digest: str, size: int) -> bytes:
-        return self.shared.blobs[digest]
+        return self.generation.blobs[digest]
+
+    def list_records(self) -> list[_Record]:
+        return [record for record in self.records if _SEQUENCE(record) not in self.generation.deleted]
+
+    def make_history(self, length: int | None = None) -> History:
+        history = History()
+        for encoded in self.encoded[:length]:
+            result, blobs = decode_result(json.loads(encoded), self.fetch)
+            history.append(result, encoded, blobs)
+        return history
+
+    def load(self, record: _Record) -> CheckpointData:
+        head = {**self.generation.firsts[_ATTEMPT(record)], **_make_head(record)}
+        data = decode_head(head, self.make_history(_RESULTS(record)).view(), self.fetch)
+        return attrs.evolve(data, extra=copy.deepcopy(data.extra)) if data.extra else data
+
+    def list_references(self, workflow_id: str) -> list[CheckpointRef]:
+        """Return the checkpoints of the course, oldest first."""
+        references, before, answer = [], 0, None
+        history = self.make_history()
+        for record in self.records:
+            sequence, by_attempt, results, *_ = record
+            answer = verified_after(answer, history.results[before:results])
+            if sequence not in self.generation.deleted:
+                head = _make_head(record)
+                size = len(dumps(head)) + sum(map(len, self.encoded[before:results]))
+                references.append(make_reference(workflow_id, head, by_attempt, results, size, answer))
+            before = results
+        return references
 
 
 @lazy_define(eq=False, repr=False)
@@ -110,44 +139,15 @@ class _Run:
     @property
     def size(self) -> int:
         heads = sum(len(repr(_make_head(record))) for record in self.current.records)
-        return heads + sum(map(len, self.current.encoded)) + sum(map(len, self.current.shared.blobs.values()))
-
-    def list_records(self, course: _Course) -> list[_Record]:
-        return [record for record in course.records if _SEQUENCE(record) not in course.shared.deleted]
+        return heads + sum(map(len, self.current.encoded)) + sum(map(len, self.current.generation.blobs.values()))
 
     def fetch(self, digest: str, size: int) -> bytes:
         return self.current.fetch(digest, size)
 
-    def make_history(self, course: _Course, length: int | None = None) -> History:
-        history = History()
-        for encoded in course.encoded[:length]:
-            result, blobs = decode_result(json.loads(encoded), course.fetch)
-            history.append(result, encoded, blobs)
-        return history
-
-    def load(self, course: _Course, record: _Record) -> CheckpointData:
-        head = {**course.shared.firsts[_ATTEMPT(record)], **_make_head(record)}
-        data = decode_head(head, self.make_history(course, _RESULTS(record)).view(), course.fetch)
-        return attrs.evolve(data, extra=copy.deepcopy(data.extra)) if data.extra else data
-
     def load_latest(self, attempt: int | None = None) -> CheckpointData | None:
         course = self.current  # a generation may begin meanwhile
-        live = [record for record in self.list_records(course) if attempt in (None, _ATTEMPT(record))]
-        return self.load(course, live[-1]) if live else None
-
-    def list_references(self, workflow_id: str, course: _Course) -> list[CheckpointRef]:
-        """Return the checkpoints of a course, oldest first."""
-        references, before, answer = [], 0, None
-        history = self.make_history(course)
-        for record in course.records:
-            sequence, by_attempt, results, *_ = record
-            answer = verified_after(answer, history.results[before:results])
-            if sequence not in course.shared.deleted:
-                head = _make_head(record)
-                size = len(dumps(head)) + sum(map(len, course.encoded[before:results]))
-                references.append(make_reference(workflow_id, head, by_attempt, results, size, answer))
-            before = results
-        return references
+        live = [record for record in course.list_records() if attempt in (None, _ATTEMPT(record))]
+        return course.load(live[-1]) if live else None
 
     def begin_generation(self, course: _Course, attempt: int) -> None:
         """Let a generation take the place of everything before; another thread reads the one or the other."""
@@ -155,11 +155,11 @@ class _Run:
         self.earlier, self.pins, self.written_by = [], set(), {attempt}
 
     def drop_unnamed_values(self) -> None:
-        texts = [repr(head) for head in self.current.shared.firsts.values()]
+        texts = [repr(head) for head in self.current.generation.firsts.values()]
         for course in self.courses:
             texts += [repr(_make_head(record)) for record in course.records]
             texts += [encoded.decode() for encoded in course.encoded]
-        shared = self.current.shared
+        shared = self.current.generation
         shared.blobs = {name: blob for name, blob in shared.blobs.items() if any(name in text for text in texts)}
 
 
@@ -206,12 +206,12 @@ class MemoryRunWriter(RunWriter):
         run = self.run
         if first is not None and first.reason is Reason.CONTINUED:
             return (), view.history.view(0)
-        shared = run.make_history(run.current).view().shared_length(view)
+        shared = run.current.make_history().view().shared_length(view)
         shared_records = [record for record in run.current.records if _RESULTS(record) <= shared]
         length = _RESULTS(shared_records[-1]) if shared_records else 0
         if len(shared_records) < len(run.current.records):
             run.earlier.append(run.current)
-        run.current = _Course(shared_records, run.current.encoded[:length], run.current.shared)
+        run.current = _Course(shared_records, run.current.encoded[:length], run.current.generation)
         return (), view.history.view(length)
 
     def _write(
@@ -227,13 +227,13 @@ class MemoryRunWriter(RunWriter):
         course = _Course() if data.reason is Reason.CONTINUED else run.current
         if blobs or history.blobs:
             named, missing = self._find_new_values(view, held, blobs)
-            course.shared.blobs.update({digest: blob.content() for digest, blob in missing.items()})
+            course.generation.blobs.update({digest: blob.content() for digest, blob in missing.items()})
             self._mark_values_durable(named, ())
         if count > held:
             course.encoded += history.encoded_between(held, count)
         if self._first is None:
             fields = head or {}
-            course.shared.firsts[self.attempt] = {name: fields[name] for name in CARRIED if name in fields}
+            course.generation.firsts[self.attempt] = {name: fields[name] for name in CARRIED if name in fields}
             run.written_by.add(self.attempt)
             run.started_at = run.started_at or records.generation.start_of_run(data.metadata) or data.saved_at
         stored, sequence = course.records, data.sequence
@@ -246,17 +246,17 @@ class MemoryRunWriter(RunWriter):
         for each in evicted:  # by bisection, so it takes no longer in a long run
             place = bisect_left(stored, each, key=_SEQUENCE)
             if place < len(stored) - 1 and _SEQUENCE(stored[place]) == each:
-                course.shared.deleted.add(each)
+                course.generation.deleted.add(each)
 
     def delete(self, sequences: list[int]) -> None:
         """Delete checkpoints; their results stay."""
         with self._lock_for_write():
             if not self.is_adopted:  # the owner continues from the newest one that it read
-                last = self.run.list_records(self.run.current)[-1]
-                _, self.saved = self._begin_attempt(self.run.make_history(self.run.current, _RESULTS(last)).view())
+                last = self.run.current.list_records()[-1]
+                _, self.saved = self._begin_attempt(self.run.current.make_history(_RESULTS(last)).view())
                 self.is_adopted = True
             self.run.written_by.add(self.attempt)
-            self.run.current.shared.deleted.update(
+            self.run.current.generation.deleted.update(
                 set(sequences).intersection(map(_SEQUENCE, self.run.current.records))
             )
 
@@ -335,8 +335,8 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         """Give large values of one run to another."""
         writer, source = self.owned.get(workflow_id), self.stored.get(source_id)
         if writer is not None and source is not None:
-            blobs = source.current.shared.blobs
-            writer.run.current.shared.blobs.update({name: blobs[name] for name in sizes if name in blobs})
+            blobs = source.current.generation.blobs
+            writer.run.current.generation.blobs.update({name: blobs[name] for name in sizes if name in blobs})
 
     def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
         """Store a whole run."""
@@ -361,9 +361,9 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         if run is None or not run.started_at:
             raise CheckpointNotFoundError(workflow_id)
         course = run.current
-        for record in reversed(run.list_records(course)):
+        for record in reversed(course.list_records()):
             if _make_head(record)["checkpoint_id"] == checkpoint_id:
-                return run.load(course, record)
+                return course.load(record)
         raise CheckpointNotFoundError(workflow_id, checkpoint_id)
 
     def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
@@ -374,7 +374,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
     def references(self, workflow_id: str) -> list[CheckpointRef]:
         """Return the checkpoints of a run, newest first."""
         run = self.stored.get(workflow_id)
-        return [] if run is None else run.list_references(workflow_id, run.current)[::-1]
+        return [] if run is None else run.current.list_references(workflow_id)[::-1]
 
     def attempts(self, workflow_id: str) -> list[int]:
         """Return the numbers of the attempts that wrote."""
@@ -386,7 +386,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         run = self.stored.get(workflow_id)
         for course in [] if run is None else run.courses:
             assert run is not None, "it has courses"
-            if found := [each for each in run.list_references(workflow_id, course) if each.attempt == attempt]:
+            if found := [each for each in course.list_references(workflow_id) if each.attempt == attempt]:
                 return found
         return []
 
@@ -395,7 +395,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         run = self.stored.get(workflow_id)
         for course in [] if run is None else run.courses:
             assert run is not None, "it has courses"
-            if found := [run.load(course, each) for each in run.list_records(course) if _ATTEMPT(each) == attempt]:
+            if found := [course.load(each) for each in course.list_records() if _ATTEMPT(each) == attempt]:
                 return found
         return []
 
@@ -426,8 +426,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         for run in runs.values():
             run.load_latest()
         return [
-            Finding(each, "ok", pluralize(len(run.list_records(run.current)), "checkpoint"))
-            for each, run in runs.items()
+            Finding(each, "ok", pluralize(len(run.current.list_records()), "checkpoint")) for each, run in runs.items()
         ]
 
     def repair(self, workflow_id: str) -> stores.queries.Repaired:
@@ -469,7 +468,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
     def pin(self, workflow_id: str, sequence: int) -> None:
         """Pin a checkpoint."""
         run = self.stored.get(workflow_id)
-        live = [] if run is None else run.list_records(run.current)
+        live = [] if run is None else run.current.list_records()
         if run is None or sequence not in map(_SEQUENCE, live):
             raise CheckpointNotFoundError(workflow_id, str(sequence) if live else None)
         run.pins.add(sequence)
@@ -490,7 +489,9 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         return [
             each
             for each in ids
-            if self.stored[each].current.shared.deleted.intersection(map(_SEQUENCE, self.stored[each].current.records))
+            if self.stored[each].current.generation.deleted.intersection(
+                map(_SEQUENCE, self.stored[each].current.records)
+            )
         ][:limit]
 
     def compact(self, workflow_id: str, *, is_forced: bool = False) -> stores.queries.Compacted:
@@ -504,7 +505,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         run.current.records = [
             each
             for each in run.current.records
-            if _SEQUENCE(each) not in run.current.shared.deleted or [each] == newest
+            if _SEQUENCE(each) not in run.current.generation.deleted or [each] == newest
         ]
         run.drop_unnamed_values()
         freed = before - run.size

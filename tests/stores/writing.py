@@ -36,7 +36,7 @@ def main(spec: str, run: str, log: str, seed: str, mode: str) -> None:
                     fields = {"saved_at": datetime.now(UTC), "sequence": sequence, "attempt": lease.attempt}
                     store.runs.save(run, CheckpointData(name, "etl", "sha256:v1:00", step_results=steps, **fields))
                     os.write(acknowledged, f"{lease.attempt} {sequence} {name}\n".encode())
-                    # After some saves the owner waits for the thief, who has to read all of them, on a busy machine too.
+                    # After some saves, the owner waits until the thief has read all of them, even on a busy machine.
                     is_long = len(steps) - held > 20
                     if mode == "takeovers" and (is_long or chance.random() < 0.3):
                         time.sleep(0.05 if is_long else chance.random() * 0.005)

@@ -473,7 +473,7 @@ class RunServices(PartialSaves):
         await self._reporting.flush(path)
 
     def forget(self, path: str) -> None:
-        """Forget a step that is no longer in flight."""
+        """Forget a step that has ended."""
         with self._lock:
             self._figures.pop(path, None)
 

@@ -771,13 +771,8 @@ class RecordedEnd:
             return
         result = self.result
         if result.status is Status.COMPLETED:
-            run, name, attempt, restored = (
-                result.workflow_id,
-                result.workflow_name,
-                result.attempt,
-                result.steps.restored,
-            )
-            await emit(events.WorkflowResumed(run, name, attempt, restored, self._checkpoint_id, self._birth))
+            of_run = result.workflow_id, result.workflow_name, result.attempt, result.steps.restored
+            await emit(events.WorkflowResumed(*of_run, self._checkpoint_id, self._birth))
         error = result.failure or StepError(type_name(RunNotCompletedError), str(result.error))
         await emit(final_event(result, "cancelled" if result.status is Status.CANCELLED else "", error))
 

@@ -31,7 +31,7 @@ def describe_target(workflow: Workflow[Any, Any]) -> dict[str, str]:
     described = {"cwd": str(Path.cwd()), "name": next(iter(names), function.__qualname__)}
     if (file := scope.get("__file__")) is not None:
         described["file"] = str(Path(file).absolute())
-    if module == "__main__":  # of a script there is no spec; after `python -m`, relative imports need the module's name
+    if module == "__main__":  # a script has none; after `python -m`, relative imports need the module's name
         module = getattr(scope.get("__spec__"), "name", "")
     elif _is_loaded_from_file(module):
         module = ""

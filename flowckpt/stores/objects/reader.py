@@ -351,10 +351,8 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
             raise corrupt_object_error(at.record(0), at.run, "the claim cannot be read")
         workflow_id = str(document["workflow_id"])
         head, tip = _parse_last_line(first), _parse_last_line(last)
-        if "sequence" not in head or "sequence" not in tip:
-            return self.read(
-                workflow_id
-            ).info()  # after a deletion, the newest checkpoint is known only from the whole run
+        if "sequence" not in head or "sequence" not in tip:  # after a deletion, only the whole run names the newest one
+            return self.read(workflow_id).info()
         adoption = json.loads(unpack(first).partition(b"\n")[0])
         started_at = datetime.fromisoformat(adoption.get("started_at") or head["saved_at"])
         return make_run_info(workflow_id, at.attempt, started_at, head, tip)
