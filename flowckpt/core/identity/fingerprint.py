@@ -40,17 +40,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from flowckpt.core.identity.syntax import (
-    FUNCTIONS,
-    Import,
-    find_bound_names,
-    find_called_functions,
-    find_set_names,
-    find_used_names,
-    format_tree,
-    list_bindings,
-    read_dotted_name,
-)
+from flowckpt.core.identity import syntax
 from flowckpt.core.system.functions import (
     PROCESS_NAME,
     cached_per_function,
@@ -215,7 +205,7 @@ class _Walk:
             found += self._resolve_import(head, target, rest)
         return found
 
-    def _resolve_import(self, head: str, target: Import, rest: list[str]) -> list[tuple[Source, str]]:
+    def _resolve_import(self, head: str, target: syntax.Import, rest: list[str]) -> list[tuple[Source, str]]:
         source = find_source(target.module, self._root) if target.module else None
         if source is None:
             top = target.module.partition(".")[0]
@@ -226,7 +216,7 @@ class _Walk:
         name, path = target.module, [target.attribute, *rest] if target.attribute else rest
         while path:
             # `from . import rules` in a package binds its own module.
-            if source.has(path[0]) and Import(name, path[0]) not in source.imports.get(path[0], ()):
+            if source.has(path[0]) and syntax.Import(name, path[0]) not in source.imports.get(path[0], ()):
                 return self._resolve(source, path[0], path[1:])
             below = find_source(f"{name}.{path[0]}", self._root)
             if below is None:
@@ -475,13 +465,13 @@ class Source:
     scope: dict[str, Any]
     spec: object
     definitions: dict[str, list[tuple[ast.AST, ...]]]
-    imports: Mapping[str, list[Import]] = attrs.field(factory=dict)
+    imports: Mapping[str, list[syntax.Import]] = attrs.field(factory=dict)
     stars: tuple[str, ...] = ()
     is_imported: bool = True
     modules: frozenset[str] = frozenset()
     is_edited: bool = False
     extended: Mapping[str, set[str]] = attrs.field(factory=dict)
-    _read_definitions: dict[str, tuple[str, tuple[str, ...], tuple[Import, ...]]] = attrs.field(factory=dict)
+    _read_definitions: dict[str, tuple[str, tuple[str, ...], tuple[syntax.Import, ...]]] = attrs.field(factory=dict)
     _found: dict[tuple[int, str], tuple[str, ...]] = attrs.field(factory=dict)
 
     def names_at(self, line: int, name: str) -> tuple[str, ...]:
@@ -524,18 +514,18 @@ class Source:
         """Return whether the module binds a name at the top level, by a definition or an import."""
         return name in self.definitions or name in self.imports
 
-    def read_definition(self, name: str) -> tuple[str, tuple[str, ...], tuple[Import, ...]]:
+    def read_definition(self, name: str) -> tuple[str, tuple[str, ...], tuple[syntax.Import, ...]]:
         """Return the text of the definitions of a name, the dotted names that they use, and their imports."""
         known = self._read_definitions.get(name)
         if known is None:
             definitions = self.definitions[name]
-            used, inner = set[str](), set[Import]()
+            used, inner = set[str](), set[syntax.Import]()
             for nodes in definitions:
-                names, imports = find_used_names(nodes, self.scope)
+                names, imports = syntax.find_used_names(nodes, self.scope)
                 extended = self.extended.get(name, ())
                 used |= {each for each in names if each.partition(".")[0] not in extended}
                 inner |= imports
-            text = "; ".join(format_tree(list(nodes)) for nodes in definitions)
+            text = "; ".join(syntax.format_tree(list(nodes)) for nodes in definitions)
             if self.is_edited:  # the code that runs is unknown: the same only within this process
                 text = f"loaded by {PROCESS_NAME}: {text}"
             known = self._read_definitions[name] = text, tuple(sorted(used)), tuple(sorted(inner))
@@ -594,26 +584,26 @@ def _read_source(file: str, scope: dict[str, Any], *, is_imported: bool = True) 
         tree = ast.parse(text)
     definitions: dict[str, list[tuple[ast.AST, ...]]] = {}
     own = set[str]()
-    imports: dict[str, list[Import]] = {}
+    imports: dict[str, list[syntax.Import]] = {}
     stars: list[str] = []
     modules = set[str]()
     statements = [*_top_statements(tree.body, ())]
-    functions = {each.name: each for *_, each in statements if isinstance(each, FUNCTIONS)}
+    functions = {each.name: each for *_, each in statements if isinstance(each, syntax.FUNCTIONS)}
     extended: dict[str, set[str]] = {}
     for nodes in statements:
         if isinstance(statement := nodes[-1], ast.Import | ast.ImportFrom):
             if not any(_is_type_checking(test) for test in nodes[:-1]):
                 modules.update(_imported_modules(statement, scope))
-            for name, target in list_bindings(statement, scope):
+            for name, target in syntax.list_bindings(statement, scope):
                 if name == "*":
                     stars.append(target.module)
                 else:
                     imports.setdefault(name, []).append(target)
             continue
-        bound, changed = find_bound_names([statement])
+        bound, changed = syntax.find_bound_names([statement])
         own |= bound
-        for function in find_called_functions(statement, functions):
-            assigned, extended[function.name] = find_set_names(function)
+        for function in syntax.find_called_functions(statement, functions):
+            assigned, extended[function.name] = syntax.find_set_names(function)
             changed |= assigned | extended[function.name]
         for name in bound | changed:
             definitions.setdefault(name, []).append(nodes)
@@ -628,14 +618,17 @@ def _imported_modules(statement: ast.Import | ast.ImportFrom, scope: Mapping[str
     if isinstance(statement, ast.Import):
         names = [alias.name for alias in statement.names]
     else:
-        names = [str(target) for _, target in list_bindings(statement, scope)]
+        names = [str(target) for _, target in syntax.list_bindings(statement, scope)]
     for name in names:
         parts = name.split(".")
         yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
 def _is_type_checking(test: ast.AST) -> bool:
-    return isinstance(test, ast.Name | ast.Attribute) and read_dotted_name(test).rpartition(".")[2] == "TYPE_CHECKING"
+    return (
+        isinstance(test, ast.Name | ast.Attribute)
+        and syntax.read_dotted_name(test).rpartition(".")[2] == "TYPE_CHECKING"
+    )
 
 
 def _top_statements(body: Iterable[ast.stmt], tests: tuple[ast.AST, ...]) -> Iterator[tuple[ast.AST, ...]]:
@@ -650,7 +643,7 @@ def _top_statements(body: Iterable[ast.stmt], tests: tuple[ast.AST, ...]) -> Ite
 
 
 def _is_function_at(node: ast.AST, line: int, name: str) -> bool:
-    is_function = isinstance(node, (*FUNCTIONS, ast.Lambda))
+    is_function = isinstance(node, (*syntax.FUNCTIONS, ast.Lambda))
     return is_function and getattr(node, "name", "<lambda>") == name and _first_line(node) == line
 
 

@@ -126,12 +126,7 @@ class Import(NamedTuple):
 
 
 def list_bindings(statement: ast.Import | ast.ImportFrom, scope: Mapping[str, Any]) -> Iterator[tuple[str, Import]]:
-    """Yield the names that an import binds, with their targets.
-
-    Args:
-        statement: the import.
-        scope: the namespace of its module, which resolves a relative import.
-    """
+    """Yield the names that an import binds, with their targets; `scope`, its module's names, resolves a relative one."""
     if isinstance(statement, ast.Import):
         for alias in statement.names:
             if alias.asname:
@@ -236,12 +231,7 @@ def _base_name(node: ast.expr) -> str:
 
 
 def find_used_names(nodes: Iterable[ast.AST], scope: Mapping[str, Any]) -> tuple[set[str], set[Import]]:
-    """Return the names of the module that definitions may refer to, with their attributes, and their own imports.
-
-    Args:
-        nodes: the definitions.
-        scope: the namespace of their module, which resolves relative imports.
-    """
+    """Return the names of the module that definitions may refer to, with their attributes, and their own imports."""
     used, imports = set[str](), set[Import]()
     waiting: list[tuple[Any, frozenset[str]]] = [(node, frozenset()) for node in nodes]
     while waiting:

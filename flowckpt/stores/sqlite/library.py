@@ -21,6 +21,8 @@ import attrs
 WAL_IS_SAFE = (3, 51, 3)
 """In older versions, WAL mode can corrupt a database with two open connections."""
 
+Version = tuple[int, ...]
+
 
 @attrs.frozen
 class Library:
@@ -33,7 +35,7 @@ class Library:
     """
 
     name: str
-    version: tuple[int, ...]
+    version: Version
     open: Callable[..., sqlite3.Connection]
 
     def __str__(self) -> str:
@@ -88,8 +90,7 @@ class ApswConnection:
 
     def __init__(self, apsw: Any, path: str, flags: int) -> None:
         self._apsw = apsw
-        self._inner: Any = None
-        self._inner = self._call(apsw.Connection, path, flags)
+        self._inner: Any = self._call(apsw.Connection, path, flags)
         self._execute = self._inner.cursor().execute
         self._no_rows = Rows((), self._inner)
 
