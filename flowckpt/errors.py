@@ -496,18 +496,19 @@ class NotUndoableError(WorkflowChangedError):
 
 
 class StaleStepError(OfRun, FlowckptError):
-    """A recorded result is stale and the policy is to stop."""
+    """A recorded result is stale, or its evidence cannot be checked, and the policy is to stop."""
 
     path: str = field("the step; the oldest if there are several", kw_only=False)
     reasons: Sequence[str] = field("what changed, as `kind: detail`")
+    is_proved: bool = field("whether a change is certain; False if evidence cannot be checked", default=True)
     remedy: str = field("what to do about it")
     others: Mapping[str, Sequence[str]] = field("the same for other steps found at the same time, by path", default={})
     repeats_effect: bool = field("whether a rerun repeats an effect that happened once", default=False)
-    message: str = derived("the recorded result of step {path!r} of run {workflow_id!r} is stale: {reasons}{also}")
+    message: str = derived("the recorded result of step {path!r} of run {workflow_id!r} {verdict}: {reasons}{also}")
 
     def _words(self) -> Mapping[str, object]:
         also = (f"; and of step {path!r}: {'; '.join(found)}" for path, found in self.others.items())
-        return {"also": "".join(also)}
+        return {"also": "".join(also), "verdict": "is stale" if self.is_proved else "may be stale"}
 
 
 class StaleCheckpointError(OfRun, FlowckptError):

@@ -344,6 +344,8 @@ def test_what_follows_is_what_was_said_and_the_plan_says_it_before(
         with pytest.raises(StaleStepError, match=does) as stopped:
             resume(reopen(), served, **options)
         assert (stopped.value.path, ran) == ("deploy", [])
+        says = " is stale: " if state == "gone" else " may be stale: evidence: it cannot be checked"
+        assert says in str(stopped.value) and stopped.value.is_proved is (state == "gone")
         assert [reason.partition(":")[0] for reason in stopped.value.reasons] == ["evidence"]
         assert plan.stopped_by == "deploy"
         assert checkpoints(reopen()) == before

@@ -148,6 +148,7 @@ class TaskClaims:
             path,
             reasons=reasons,
             others=dict(others),
+            is_proved=any(report.outcome == "failed" for report in reports),
             remedy="Restore the files or data that changed; or roll back to the checkpoint of get_last_verified_checkpoint, "
             "with rollback_to_checkpoint.",
         )

@@ -125,7 +125,14 @@ def stale_step_error(
             f"engine.resume_sync(workflow, workflow_id={workflow_id!r}, options=RunOptions({names}))."
         )
     texts = [str(reason) for reason in reasons]
-    return StaleStepError(workflow_id, path, reasons=texts, repeats_effect=repeats_effect, remedy=remedy)
+    return StaleStepError(
+        workflow_id,
+        path,
+        reasons=texts,
+        is_proved=any(reason.is_proved for reason in reasons),
+        repeats_effect=repeats_effect,
+        remedy=remedy,
+    )
 
 
 def find_failed_step(error: BaseException) -> str:
