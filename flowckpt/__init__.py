@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from flowckpt.core.dsl import uuid as uuid
     from flowckpt.core.dsl import workflow as workflow
     from flowckpt.core.dsl.composites import parallel as parallel
+    from flowckpt.core.dsl.workflow import workflow_logger as workflow_logger
     from flowckpt.core.records import CheckpointData as CheckpointData
     from flowckpt.core.records import CheckpointRef as CheckpointRef
     from flowckpt.core.records import History as History
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from flowckpt.core.records import WaitKind as WaitKind
     from flowckpt.core.records.outputs import Approval as Approval
     from flowckpt.core.records.outputs import CommandOutput as CommandOutput
-    from flowckpt.core.replay.logger import workflow_logger as workflow_logger
     from flowckpt.core.system.blocking import InSync as InSync
     from flowckpt.core.system.blocking import in_sync as in_sync
     from flowckpt.core.system.secret import Secret as Secret
@@ -108,10 +108,10 @@ _EXPORTS = {
     "flowckpt.core.codec": "register_type",
     "flowckpt.core.dsl": "Step Workflow continue_as now patched random step uuid workflow",
     "flowckpt.core.dsl.composites": "parallel",
+    "flowckpt.core.dsl.workflow": "workflow_logger",
     "flowckpt.core.records": "CheckpointData CheckpointRef History HistoryView Owner PartialState Reason RunInfo Signal Status "
     "StepError StepResult Wait WaitKind",
     "flowckpt.core.records.outputs": "Approval CommandOutput",
-    "flowckpt.core.replay.logger": "workflow_logger",
     "flowckpt.core.system.secret": "Secret",
     "flowckpt.core.system.blocking": "InSync in_sync",
     "flowckpt.engine": "RunOptions WorkflowEngine",

@@ -25,8 +25,8 @@ from flowckpt.core.codec.annotations import (
     is_anything,
     is_dataclass,
     is_named_tuple,
-    is_pydantic,
 )
+from flowckpt.core.system.external import is_pydantic
 from flowckpt.core.system.numbers import seconds_in
 
 

@@ -428,7 +428,13 @@ class SecondDrive:
         spare = {each.path: each for each in all_of(own, nested)}
         # The record does not bind this drive: spare results are taken in any order.
         replay = Replay(
-            workflow(**inputs), (), workflow.name, prefix=prefix, drops_what_changed=True, spare=spare, is_muted=True
+            workflow.make_generator(inputs),
+            (),
+            workflow.name,
+            prefix=prefix,
+            drops_what_changed=True,
+            spare=spare,
+            is_muted=True,
         )
         try:
             end = await drive(replay, compared)

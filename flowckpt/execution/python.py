@@ -7,44 +7,28 @@
 | sync, with a timeout | either | on a thread of the run, which is abandoned at the timeout |
 | async | either | in the loop |
 
-A step works on copies of its arguments, in every try: a resumed run does not repeat what a step changes in place, so the
-workflow must not see it in an uninterrupted run either. Values are copied, with everything in them: containers, arrays,
-data frames, and data classes (attrs, dataclasses, pydantic) that compare by value. Other objects are not, nor is the
-object of a bound method: the engine warns if a call changes it.
+A step works on copies of its arguments, in every try; see `core/system/copies.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import copy
 import inspect
-import sys
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
-from flowckpt.core.codec.annotations import is_pydantic
 from flowckpt.core.dsl import PythonAction
 from flowckpt.core.dsl.step import Action
-from flowckpt.core.system import external
 from flowckpt.core.system.blocking import allow_blocking, forget_allowance
+from flowckpt.core.system.copies import Copier
 from flowckpt.errors import StepTimeoutError
 from flowckpt.execution.interrupts import Interrupts
 
 if TYPE_CHECKING:
     from flowckpt.execution.thread import Call, StepThreads
-
-
-# --- arguments ---------------------------------------------------------------------------------------------------------
-
-IMMUTABLE = frozenset({int, str, float, bool, type(None), bytes, complex, range, type(Path()), FunctionType, type})
-"""Types whose values are not copied, without a closer look."""
 
 
 def copy_arguments(action: PythonAction) -> PythonAction:
@@ -53,100 +37,10 @@ def copy_arguments(action: PythonAction) -> PythonAction:
     Args:
         action: the call.
     """
-    copier = _Copier()
+    copier = Copier()
     function, args = copier.copy_function(action.function), tuple(map(copier.copy_whole, action.args))
     kwargs = {name: copier.copy_whole(value) for name, value in action.kwargs.items()}
     return PythonAction(function, args, kwargs)
-
-
-class _Copier:
-    """Copies the arguments of one call: an object that two of them share is copied once."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, Any]] = {}  # the original, too: its address must stay its own
-
-    def copy_function(self, function: Any) -> Any:
-        if type(function) is partial:
-            keywords = {name: self.copy_whole(value) for name, value in function.keywords.items()}
-            return partial(self.copy_function(function.func), *map(self.copy_whole, function.args), **keywords)
-        return function
-
-    def copy_whole(self, value: Any) -> Any:
-        """Copy a value with everything in it, or nothing of it."""
-        try:
-            return self.copy(value)
-        except Exception:  # the object's own code failed, or it cannot be copied
-            return value
-
-    def copy_all(self, values: Iterable[Any]) -> tuple[Any, ...]:
-        return tuple([self.copy(value) for value in values])
-
-    def copy(self, value: Any) -> Any:
-        kind = type(value)
-        if kind in IMMUTABLE:
-            return value
-        if (known := self._known.get(id(value))) is not None:
-            return known[1]
-        made = self._copy_container(value) if isinstance(value, _CONTAINERS) else self._copy_object(value, kind)
-        self._known[id(value)] = value, made
-        return made
-
-    def _copy_container(self, value: Any) -> Any:
-        if isinstance(value, tuple):
-            items = self.copy_all(value)
-            is_same = all(new is old for new, old in zip(items, value, strict=True))
-            return value if is_same else items if type(value) is tuple else type(value)._make(items)  # type: ignore[attr-defined]
-        made = copy.copy(value)
-        self._known[id(value)] = value, made  # it may contain itself
-        if isinstance(made, dict):
-            for key, item in made.items():
-                if type(item) not in IMMUTABLE:
-                    dict.__setitem__(made, key, self.copy(item))  # an existing key: the dictionary keeps its size
-        elif isinstance(made, list | deque):
-            for index, item in enumerate(made):
-                if type(item) not in IMMUTABLE:
-                    made[index] = self.copy(item)
-        return made
-
-    def _copy_object(self, value: Any, kind: Any) -> Any:
-        bases = kind.__mro__
-        for top, name in ((cls.__module__.partition(".")[0], cls.__name__) for cls in bases):
-            if (
-                name in _COPIED.get(top, ()) and kind.__name__ != "memmap"
-            ):  # a file, which may be larger than the memory
-                return value.copy(deep=False) if top == "pandas" and _is_copied_on_write() else copy.deepcopy(value)
-        is_data_class = attrs.has(kind) or external.dataclasses.is_dataclass(kind) or is_pydantic(kind)
-        if not is_data_class or type(kind.__eq__) is not FunctionType or hasattr(kind, "__del__"):
-            return value
-        made = copy.copy(value)
-        self._known[id(value)] = value, made
-        slots = {name for cls in bases for name in _names_of(vars(cls).get("__slots__", ()))}
-        for name in {*getattr(made, "__dict__", ()), *slots} - {"__weakref__", "__dict__"}:
-            if hasattr(made, name) and (own := self.copy(old := getattr(made, name))) is not old:
-                object.__setattr__(made, name, own)
-        return made
-
-
-_CONTAINERS = (list, dict, set, tuple, bytearray, deque)
-_COPIED: Mapping[str, frozenset[str]] = {
-    "array": frozenset({"array"}),
-    "types": frozenset({"SimpleNamespace"}),
-    "numpy": frozenset({"ndarray"}),
-    "pandas": frozenset({"DataFrame", "Series"}),
-    "polars": frozenset({"DataFrame", "Series"}),
-}
-
-
-def _names_of(slots: Any) -> tuple[str, ...]:
-    return (slots,) if isinstance(slots, str) else tuple(slots)
-
-
-def _is_copied_on_write() -> bool:
-    """Return whether pandas copies the data of a shallow copy when one of the two is changed."""
-    return int(sys.modules["pandas"].__version__.partition(".")[0]) >= 3
-
-
-# --- the call ----------------------------------------------------------------------------------------------------------
 
 
 async def run_python(

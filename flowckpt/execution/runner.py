@@ -29,12 +29,12 @@ from flowckpt.core.records import StepResult
 from flowckpt.core.system.attrs_base import lazy_define
 from flowckpt.core.system.blocking import finish_despite_cancel, may_block
 from flowckpt.core.system.clock import Clock
+from flowckpt.core.system.copies import IMMUTABLE
 from flowckpt.core.system.secret import Secret
 from flowckpt.execution import claims, remote
 from flowckpt.execution.current_step import CurrentStep, StepCall, set_call
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import (
-    IMMUTABLE,
     await_interruptibly,
     copy_arguments,
     is_async,

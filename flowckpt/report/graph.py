@@ -250,7 +250,7 @@ def make_workflow_graph(workflow: Workflow[..., Any], inputs: Mapping[str, Any])
     """
     outline = _Outline()
     bound = workflow.bind({**{name: NotRun(name) for name in _list_required(workflow)}, **inputs})
-    note = outline.drive_to_end(Replay(workflow(**bound), (), workflow.name, is_muted=True))
+    note = outline.drive_to_end(Replay(workflow.make_generator(bound), (), workflow.name, is_muted=True))
     return Graph(workflow.name, outline.nodes, [*outline.edges, *_find_order_edges(outline.nodes, outline.edges)], note)
 
 
@@ -301,7 +301,11 @@ class _Outline:
         if isinstance(action, WorkflowAction):
             self._add(enter.path, enter.step, is_box=True)
             child = Replay(
-                action.workflow(**action.inputs), (), action.workflow.name, prefix=f"{enter.path}/", is_muted=True
+                action.workflow.make_generator(action.inputs),
+                (),
+                action.workflow.name,
+                prefix=f"{enter.path}/",
+                is_muted=True,
             )
             self.drive_to_end(child)
         elif isinstance(action, MapAction):

@@ -76,6 +76,10 @@ def sort(rows):
     return rows
 
 
+def call(function):
+    function()
+
+
 def show(value):
     return repr(value)
 
@@ -108,6 +112,13 @@ CHANGES = {
     "data class": ("value = Order()", 'yield step("add").python(add_line, value).checkpoint()'),
     "data frame": ('import pandas; value = pandas.DataFrame({"a": [1], "b": [2]})', 'yield step("drop").python(drop, value, "b").checkpoint()'),
     "array": ("import numpy; value = numpy.arange(3)", 'yield step("zero").python(zero, value).checkpoint()'),
+    "UserDict": ('import collections; value = collections.UserDict({"a": 1})', 'yield step("add").python(add_key, value).checkpoint()'),
+    "ChainMap": ('import collections; value = collections.ChainMap({"a": 1})', 'yield step("add").python(add_key, value).checkpoint()'),
+    "UserList": ("import collections; value = collections.UserList([1])", 'yield step("add").python(add, value).checkpoint()'),
+    "arguments of a command": ("import argparse; value = argparse.Namespace(rows=[1])", 'yield step("set").python(setattr, value, "rows", 2).checkpoint()'),
+    "pandas array": ("import pandas; value = pandas.array([1, 2])", 'yield step("zero").python(zero, value).checkpoint()'),
+    "categories": ('import pandas; value = pandas.Categorical(["a", "b"])', 'yield step("set").python(value.__class__.__setitem__, value, 0, "b").checkpoint()'),
+    "partial as an argument": ("inner = [1]; value = functools.partial(add, inner)", 'yield step("call").python(call, value).checkpoint(); value = inner'),
     "returned": ("value = [2, 1]", 'value = yield step("sort").python(sort, value).checkpoint()'),
     "returned and dropped": ("value = [2, 1]", 'yield step("sort").python(sort, value).checkpoint()'),
 }  # fmt: skip
@@ -157,6 +168,16 @@ def test_a_step_that_returns_nothing_but_changes_its_argument_gets_a_warning(tmp
 def test_each_try_gets_the_arguments_as_they_were(tmp_path, call):
     write(tmp_path, "value = [1]", 'yield step("fail").python(fail, value).retry(5)')
     assert "failed with ValueError: 2" in call("run", "flow.py", code=1)[1]
+
+
+def test_a_step_that_has_used_up_an_iterator_is_not_tried_again(tmp_path, call):
+    write(tmp_path, "value = [1]", 'yield step("fail").python(fail, iter([[1]])).retry(5)')
+    (tmp_path / "flow.py").write_text(
+        (tmp_path / "flow.py").read_text().replace("rows.append(3)\n    if", "rows = [*rows]\n    if")
+    )
+    trouble = call("run", "flow.py", code=1)[1]
+    assert "failed with ValueError: 1" in trouble
+    assert "is an iterator, and the try has used up a part of it. Pass a list" in trouble
 
 
 HOLDING = """
@@ -393,3 +414,75 @@ def flow():
     (tmp_path / "flow.py").write_text(text)
     assert output(call("run", "flow.py", "--id", "one")[0]) == "[3, 9]"
     assert "0 executed, 2 restored" in call("resume", "one")[0]
+
+
+INPUTS = """
+import argparse
+import collections
+import os
+from pathlib import Path
+
+from flowckpt import step, workflow
+
+
+def crash():
+    if not Path("crashed").exists():
+        Path("crashed").touch()
+        os._exit(9)
+
+
+def bill(order):
+    with Path("ledger").open("a") as ledger:
+        ledger.write("bill\\n")
+    return len(order)
+
+
+@workflow
+def child(order: dict[str, int]):
+    order["tax"] = order.get("tax", 0) + 7
+    yield step("bill").python(bill, order){once}.checkpoint()
+    return order["tax"]
+
+
+@workflow
+def flow(order: dict[str, int] = {"net": 1}):
+    order["gross"] = order.get("gross", 0) + 1
+    taxes = {children}
+    yield step("crash").python(crash).checkpoint()
+    return order, taxes
+"""
+
+
+@pytest.mark.parametrize("once", ["", ".at_most_once()"])
+@pytest.mark.parametrize(
+    ("children", "bills"),
+    [
+        ('yield step("child").workflow(child, order=order).checkpoint()', 1),
+        ('yield step("children").map(child, [order] * 3, concurrency=2).checkpoint()', 3),
+    ],
+    ids=["child", "map"],
+)
+def test_what_a_workflow_does_to_its_inputs_is_seen_by_no_other(children, bills, once, tmp_path, call):
+    (tmp_path / "flow.py").write_text(INPUTS.replace("{children}", children).replace("{once}", once))
+    call("run", "flow.py:flow", "--id", "one", code=9)
+    call("resume", "one")
+    said, _ = call("resume", "one")
+    assert "0 executed" in said
+    taxes = 7 if bills == 1 else [7] * 3
+    assert output(said) == str(({"net": 1, "gross": 1}, taxes))
+    assert output(call("run", "flow.py:flow", "--id", "clean")[0]) == output(said)
+    assert (tmp_path / "ledger").read_text() == "bill\n" * bills * 2
+
+
+def test_the_dictionary_that_a_program_passes_as_an_input_stays_as_it_was(tmp_path):
+    from flowckpt import MemoryCheckpointStore, WorkflowEngine, workflow
+
+    @workflow
+    def flow(order: dict[str, int]):
+        order["gross"] = 3
+        return order
+        yield
+
+    order = {"net": 1}
+    assert WorkflowEngine(MemoryCheckpointStore()).run_sync(flow, order=order).output == {"net": 1, "gross": 3}
+    assert order == {"net": 1}

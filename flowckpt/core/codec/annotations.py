@@ -10,7 +10,6 @@ import enum
 import functools
 import inspect
 import operator
-import sys
 import types
 import typing
 from collections.abc import Awaitable, Callable, Coroutine
@@ -23,6 +22,7 @@ import attrs
 
 from flowckpt.core.codec import tags
 from flowckpt.core.system import external
+from flowckpt.core.system.external import is_pydantic
 from flowckpt.core.system.functions import cached_per_function
 from flowckpt.errors import StepFailedError
 
@@ -116,12 +116,6 @@ def is_dataclass(cls: Any) -> bool:
 def is_named_tuple(cls: Any) -> bool:
     """Return whether a class is a named tuple."""
     return isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")
-
-
-def is_pydantic(cls: Any) -> bool:
-    """Return whether a class is a pydantic model; one can only exist where its library is loaded."""
-    pydantic = sys.modules.get("pydantic")
-    return pydantic is not None and isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
 
 
 _OF_STREAMS = frozenset({"io", "_io"})

@@ -26,13 +26,13 @@ from flowckpt.core.codec.annotations import (
     has_outer_type,
     is_leaf,
     is_named_tuple,
-    is_pydantic,
     is_scalar,
     is_structured,
     resolve_fields,
     strip_annotated,
 )
 from flowckpt.core.system.declared import type_name
+from flowckpt.core.system.external import is_pydantic
 
 _ANY_SEQUENCE = (collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _SETS: dict[Any, Callable[[Any], Any] | None] = {

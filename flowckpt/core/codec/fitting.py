@@ -28,12 +28,12 @@ from flowckpt.core.codec.annotations import (
     is_anything,
     is_dataclass,
     is_named_tuple,
-    is_pydantic,
     is_structured,
 )
 from flowckpt.core.codec.tags import Json
 from flowckpt.core.codec.types import from_plain
 from flowckpt.core.system.declared import short_repr, type_name
+from flowckpt.core.system.external import is_pydantic
 from flowckpt.errors import DecodingError
 
 

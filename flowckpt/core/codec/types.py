@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core.codec import tags
-from flowckpt.core.codec.annotations import is_known_kind, is_leaf, is_pydantic, is_scalar, strip_annotated
+from flowckpt.core.codec.annotations import is_known_kind, is_leaf, is_scalar, strip_annotated
 from flowckpt.core.system import external
 from flowckpt.core.system.declared import short_repr, type_name
+from flowckpt.core.system.external import is_pydantic
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import DecodingError, EncodingError
 

@@ -41,7 +41,7 @@ import attrs
 
 from flowckpt.core.codec import Json, tags
 from flowckpt.core.codec import encode as encode_leaf
-from flowckpt.core.codec.annotations import is_named_tuple, is_pydantic
+from flowckpt.core.codec.annotations import is_named_tuple
 from flowckpt.core.dsl.checks import unyielded_argument_error
 from flowckpt.core.dsl.step import Step
 from flowckpt.core.identity import classes
@@ -49,6 +49,7 @@ from flowckpt.core.identity.fingerprint import step_fingerprint
 from flowckpt.core.identity.inputs_hash import canonical
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.system import external
+from flowckpt.core.system.external import is_pydantic
 from flowckpt.core.system.functions import cached_per_function
 from flowckpt.core.system.secret import MARK, Secret
 from flowckpt.errors import EncodingError, StepNotYieldedError

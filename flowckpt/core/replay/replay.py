@@ -34,10 +34,9 @@ from flowckpt.core.dsl import NextGeneration, Step, StepBuilder, Workflow, conti
 from flowckpt.core.dsl.builder import explain_mistake
 from flowckpt.core.dsl.checks import check_depth, created_steps, encode_name, find_unmatched_undo_parameter, step_error
 from flowckpt.core.dsl.step import PythonAction
-from flowckpt.core.dsl.workflow import RETURN_IT
+from flowckpt.core.dsl.workflow import RETURN_IT, begin_repeating, end_repeating
 from flowckpt.core.records import StepResult
 from flowckpt.core.records.result import UNREAD
-from flowckpt.core.replay.logger import begin_repeating, end_repeating
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_define
 from flowckpt.core.system.declared import short_repr
 from flowckpt.errors import StepDefinitionError, StepFailedError, WorkflowChangedError, WorkflowDefinitionError

@@ -74,3 +74,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = importlib.import_module(MODULES[name])
     return found
+
+
+def is_pydantic(cls: Any) -> bool:
+    """Return whether a class is a pydantic model; one can only exist where its library is loaded."""
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)

@@ -93,7 +93,7 @@ class Planning(PlannedSteps):
         self.aside.spare.update(resumption.spare)
         self.aside.waiting.update(each.path for each in open_waits(resumption.latest.metadata, history.results))
         replay = Replay(
-            self.workflow(**resumption.bound.values(self.workflow, use_missing=use_missing_secret)),
+            self.workflow.make_generator(resumption.bound.values(self.workflow, use_missing=use_missing_secret)),
             history.results,
             self.workflow.name,
             drops_what_changed=policy.is_forced,
@@ -331,7 +331,7 @@ class Planning(PlannedSteps):
         had = len(self.again.paths)
         is_refused = decision is Decision.REUSE and result is not None and not result.success and not nested
         replay = Replay(
-            start_child(action, path) if is_refused else action.workflow(**action.inputs),
+            start_child(action, path) if is_refused else action.workflow.make_generator(action.inputs),
             nested,
             action.workflow.name,
             prefix=f"{path}/",

@@ -57,7 +57,7 @@ class DryResponder:
     async def answer_child(self, replay: Replay, enter: Enter, action: WorkflowAction) -> Answer | None:
         """Drive a child workflow; return its recorded end, if the record reaches it."""
         workflow, prefix = action.workflow, f"{enter.path}/"
-        child = workflow(**action.inputs)
+        child = workflow.make_generator(action.inputs)
         with closing(
             Replay(child, enter.nested, workflow.name, prefix=prefix, aside=replay.aside, is_muted=True)
         ) as nested:

@@ -223,7 +223,7 @@ class RunHistory:
         wanted = frozenset({step, encode_name(step)}) if step else self._choose_steps()
         responder = _Travel(wanted, visit)
         values = self.bound.values(self.workflow, use_missing=use_missing_secret)
-        generator = self.workflow(**values)
+        generator = self.workflow.make_generator(values)
         replay = Replay(generator, self.results, self.workflow.name, is_muted=True)
         try:
             self._finish(responder, drive_recorded(replay, responder), step, visit)

@@ -239,7 +239,7 @@ def recreate_claims(workflow: Workflow[Any, Any], data: CheckpointData) -> None:
     """
     bound = rebind_recorded(workflow, data, {})
     values = bound.values(workflow, use_missing=use_missing_secret)
-    replay = Replay(workflow(**values), data.step_results, workflow.name, is_muted=True)
+    replay = Replay(workflow.make_generator(values), data.step_results, workflow.name, is_muted=True)
 
     def visit(step: Step[Any], result: StepResult) -> Answer:
         value, failure = read_answer(step, result)

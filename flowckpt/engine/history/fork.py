@@ -91,7 +91,7 @@ def edit_results(
     found: list[StepResult] = []
     secrets = bound.known_secrets()
     values = bound.values(workflow, use_missing=use_missing_secret)
-    replay = Replay(workflow(**values), results, workflow.name, is_muted=True)
+    replay = Replay(workflow.make_generator(values), results, workflow.name, is_muted=True)
 
     def visit(step: Step[Any], result: StepResult) -> Answer:
         if result.path in edits:

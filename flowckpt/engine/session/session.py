@@ -590,7 +590,7 @@ class Session:
             origin = attrs.evolve(origin, metadata={**origin.metadata, PACKAGES: packages})
         checkpointer = self._make_checkpointer(lease, origin, code.fingerprint)
         replay = Replay(
-            workflow(**bound.values(workflow)),
+            workflow.make_generator(bound.values(workflow)),
             origin.history.results,
             workflow.name,
             drops_what_changed=origin.judge.policy.is_forced,

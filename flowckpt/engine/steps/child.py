@@ -30,7 +30,7 @@ def start_child(action: WorkflowAction, path: str) -> Generator[Any, Any, Any]:
         _check_inputs(action, path)
     except FlowckptError as refused:
         return _make_raising(refused)
-    return action.workflow(**action.inputs)
+    return action.workflow.make_generator(action.inputs)
 
 
 def _make_raising(refused: FlowckptError) -> Generator[Any, Any, Any]:
@@ -97,7 +97,7 @@ class ChildWorkflow(CompositeRun):
         child = self._action.workflow
         has_begun = nested or (result is not None and result.success and not self.is_stale)
         replay = Replay(
-            child(**self._action.inputs) if has_begun else start_child(self._action, enter.path),
+            child.make_generator(self._action.inputs) if has_begun else start_child(self._action, enter.path),
             nested,
             child.name,
             prefix=f"{enter.path}/",

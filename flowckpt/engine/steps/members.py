@@ -169,7 +169,7 @@ class _Undoables:
             child = action.workflow
             path = f"{enter.path}/"
             with contextlib.closing(
-                Replay(child(**action.inputs), enter.nested, child.name, prefix=path, is_muted=True)
+                Replay(child.make_generator(action.inputs), enter.nested, child.name, prefix=path, is_muted=True)
             ) as replay:
                 await drive(replay, self)
             return

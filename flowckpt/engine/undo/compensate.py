@@ -257,7 +257,7 @@ class UndoSearch(DryResponder):
         """Search a child workflow; return its recorded end, if there is one."""
         self.aside.spare.update({each.path: each for each in enter.nested})
         child = action.workflow
-        await self._drive(child(**action.inputs), child.name, f"{enter.path}/")
+        await self._drive(child.make_generator(action.inputs), child.name, f"{enter.path}/")
         return None if enter.result is None else await self._restore(enter.step, enter.result)
 
     async def answer_fan_out(self, replay: Replay, enter: Enter) -> Answer | None:
@@ -330,7 +330,7 @@ class UndoAttempt:
 
         found = partial(note_restored, run, is_spare=False)
         search = UndoSearch(partial(run_step, run), found, run.secrets, run.generators)
-        generator = self.workflow(**self.bound.values(self.workflow))
+        generator = self.workflow.make_generator(self.bound.values(self.workflow))
         await search.search(generator, self.workflow.name, self.recorded)
         reasons = self._find_not_undoable(search)
         if reasons and not self.options.force:
@@ -344,7 +344,7 @@ class UndoAttempt:
         reasons: dict[str, str] = {}
         todo: list[StepResult] = []
         if self.options.rolls_back:
-            generator = self.workflow(**self.bound.values(self.workflow, use_missing=use_missing_secret))
+            generator = self.workflow.make_generator(self.bound.values(self.workflow, use_missing=use_missing_secret))
             try:
                 await search.search(generator, self.workflow.name, self.recorded)
             finally:
