@@ -58,6 +58,7 @@ UNSTORABLE = [
     (pd.DataFrame, "pandas.*DataFrame", "Write it to a file"),
     (pd.Timestamp, "Timestamp", "to_pydatetime"),
     (np.ndarray, "numpy.ndarray", "tolist"),
+    (type("Tensor", (), {"__module__": "torch"}), "torch.Tensor", "Write it to a file"),
     (np.float64, "numpy.float64", r"float\(x\)"),
     (Callable, "Callable", "Annotate"),
     (Callable[[int], int], "Callable", "Annotate"),

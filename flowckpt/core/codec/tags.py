@@ -610,7 +610,7 @@ _OF_PANDAS = {
     "NaTType": "Return None for a missing value.",
     "NAType": "Return None for a missing value.",
 }
-_TABLES = ("ndarray", "DataFrame", "Series", "Index", "Table")
+_TABLES = ("ndarray", "DataFrame", "Series", "Index", "Table", "Tensor")
 _NUMPY_KINDS = {"floating": "float", "integer": "int", "bool": "bool", "bool_": "bool", "str_": "str"}
 
 
@@ -619,8 +619,8 @@ def remedy_of(cls: type) -> str:
     package, name = cls.__module__.partition(".")[0], cls.__name__
     if package == "pandas" and name in _OF_PANDAS:
         return _OF_PANDAS[name]
-    if package in ("numpy", "pandas", "polars", "pyarrow") and name in _TABLES:
-        return _FILE + (" A small one: .tolist()." if name in ("ndarray", "Series", "Index") else "")
+    if package in ("numpy", "pandas", "polars", "pyarrow", "torch") and name in _TABLES:
+        return _FILE + (" A small one: .tolist()." if name in ("ndarray", "Series", "Index", "Tensor") else "")
     if package == "numpy" and name in ("datetime64", "timedelta64"):
         return f"Call .astype('{name}[us]').item() on it."
     if package == "numpy":

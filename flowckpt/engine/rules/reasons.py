@@ -104,7 +104,8 @@ _STALE = frozenset(
 NONDETERMINISM = Reason(
     ReasonKind.NONDETERMINISM,
     "the workflow's code and inputs are unchanged, so it passes a value that differs on every replay; use now(), uuid() or "
-    "random(), or read a directory, a file or an environment variable in a step",
+    "random(), or read a directory, a file or an environment variable in a step; or it passes an object that an earlier step "
+    "changes in place, and a resume does not repeat that",
 )
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
 import attrs
 
+from flowckpt.core.dsl import PythonAction
 from flowckpt.core.identity.values import value_parts
 from flowckpt.core.records.wait import Wait, WaitKind
+from flowckpt.core.system.declared import type_name
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.in_doubt import Resolution, resolve_retry, undo_earlier
 from flowckpt.engine.run.notify import EventSink, events, evidence_event
@@ -203,9 +206,23 @@ class RetryLoop:
             return self.tries < runner.places.tries_when_lost(step, self.call.path)
         if retry.attempts is not None and self.tries >= retry.attempts:
             return False
-        if is_one_of(error, _NO_BETTER_NEXT_TIME):
+        if is_one_of(error, _NO_BETTER_NEXT_TIME) or self._has_used_iterator(error):
             return False
         return retry.should_retry(error, matches=is_one_of, warn=lambda why: error.add_note(f"{why[:500]}."))
+
+    def _has_used_iterator(self, error: BaseException) -> bool:
+        """Return whether an argument is an iterator, of which another try would get only the rest."""
+        action = self.call.action
+        values = (*action.args, *action.kwargs.values()) if isinstance(action, PythonAction) else ()
+        used = [
+            type_name(type(value)) for value in values if isinstance(value, Iterator) and not hasattr(value, "seek")
+        ]
+        if used:
+            error.add_note(
+                f"It was not tried again: its argument of type {used[0]} is an iterator, and the try has used up a part "
+                "of it. Pass a list, or create the iterator in the step."
+            )
+        return bool(used)
 
     def _is_in_time(self, error: BaseException, delay: float) -> bool:
         """Return whether another try would start before the deadline; True without a deadline."""
