@@ -170,6 +170,15 @@ def test_each_try_gets_the_arguments_as_they_were(tmp_path, call):
     assert "failed with ValueError: 2" in call("run", "flow.py", code=1)[1]
 
 
+def test_a_step_with_a_cursor_is_tried_again(tmp_path, call):
+    make = "import sqlite3; value = yield step('open').python(sqlite3.connect, ':memory:').ephemeral()"
+    write(tmp_path, make, 'yield step("ask").python(ask, value.cursor()).retry(3); value = 1')
+    ask = "def ask(cursor):\n    if not crash():\n        raise ValueError(cursor.execute('SELECT 7').fetchone())\n"
+    text = (tmp_path / "flow.py").read_text().replace("os._exit(9)", "return False\n    return True")
+    (tmp_path / "flow.py").write_text(text.replace("def show", f"{ask}\n\ndef show"))
+    assert output(call("run", "flow.py")[0]) == "'1'"
+
+
 def test_a_step_that_has_used_up_an_iterator_is_not_tried_again(tmp_path, call):
     write(tmp_path, "value = [1]", 'yield step("fail").python(fail, iter([[1]])).retry(5)')
     (tmp_path / "flow.py").write_text(

@@ -211,12 +211,11 @@ class RetryLoop:
         return retry.should_retry(error, matches=is_one_of, warn=lambda why: error.add_note(f"{why[:500]}."))
 
     def _has_used_iterator(self, error: BaseException) -> bool:
-        """Return whether an argument is an iterator, of which another try would get only the rest."""
+        """Return whether an argument is an iterator of Python's own, of which another try would get only the rest."""
         action = self.call.action
         values = (*action.args, *action.kwargs.values()) if isinstance(action, PythonAction) else ()
-        used = [
-            type_name(type(value)) for value in values if isinstance(value, Iterator) and not hasattr(value, "seek")
-        ]
+        kinds = [type(value) for value in values if isinstance(value, Iterator)]
+        used = [type_name(kind) for kind in kinds if kind.__module__ in ("builtins", "itertools")]  # no file, no cursor
         if used:
             error.add_note(
                 f"It was not tried again: its argument of type {used[0]} is an iterator, and the try has used up a part "
