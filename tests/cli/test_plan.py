@@ -416,6 +416,17 @@ def test_the_code_of_a_map_is_compared_in_its_members(flowckpt, tmp_path):
     assert "code: mapped:double: no change seen\n" in flowckpt("plan", "m", "n/[0]").out
 
 
+def test_why_says_that_the_state_of_an_object_is_not_compared(flowckpt, tmp_path):
+    (tmp_path / "model.py").write_text(
+        "from flowckpt import step, workflow\n\nclass Model:\n    weight = 3\n\ndef predict(m, x):\n    return m.weight * x\n\n"
+        "@workflow\ndef model():\n    yield step('p').python(predict, Model(), 10).checkpoint()\n"
+    )
+    flowckpt("run", "model.py", "--id", "m").expect(0)
+    text = flowckpt("plan", "m", "p").expect(0).out
+    assert "argument m: no change seen; the state of an object in it is not compared\n" in text
+    assert "argument x: 10, no change seen\n" in text
+
+
 MAP = """
 from flowckpt import step, workflow
 

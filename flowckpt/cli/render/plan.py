@@ -25,6 +25,7 @@ from flowckpt.cli.render.tables import duration_text, moment_text
 from flowckpt.cli.render.terminal import escape, escape_lines, shorten
 from flowckpt.cli.runs import run_async
 from flowckpt.core.codec.results import encode_time
+from flowckpt.core.identity.values import UNKNOWN, is_incomplete
 from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.core.records.result import COMPOSITES
 from flowckpt.core.system.numbers import join_names, pluralize
@@ -405,8 +406,10 @@ def _argument_text(argument: Mapping[str, Any]) -> str:
     if argument["moved"] is not None:
         return str(argument["moved"])
     recorded = argument["recorded"]
-    if recorded == "?":
+    if recorded == UNKNOWN:
         return "cannot be compared"
+    if is_incomplete(recorded):
+        return "no change seen; the state of an object in it is not compared"
     return "no change seen" if isinstance(recorded, str) else f"{recorded!r}, no change seen"
 
 

@@ -6,7 +6,8 @@ its own definition counts, not the one around it, which is often the workflow; w
 source alone, never from values, so the same files have the same fingerprint in every process and Python version.
 
 - One name may have several definitions (`if`/`else`, `try`/`except`, `TABLE = {}` and then `TABLE["a"] = 1`): all
-  count, in their order, with the conditions of the `if`s around them.
+  count, in their order, with the conditions of the `if`s around them. A statement that may change the value is one of
+  them, also in a module that imports the name from another one of the project.
 - A name that is local to a scope (a parameter, a local variable) is not the module's. In doubt, the definition counts:
   a false alarm can be overruled, a missed change cannot.
 - Definitions in other modules of the project count like those in the same module: through `from x import f`, `x.f`,
@@ -56,6 +57,8 @@ STEP_FORM = "2:"
 _MOST_PARTS = 32
 _MOST_MODULES = 4096
 
+_CHANGED = "="
+"""Stands before the name of an import in the definitions of a module: the statements that change the imported value."""
 _MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _OWN = str(Path(__file__).resolve().parents[2])
@@ -136,7 +139,7 @@ def _compute_code(*functions: Any) -> Code:
         for part in _parts(*functions):
             walk.enter(*_locate_own(part))
         texts = walk.texts()
-    except Exception:  # not the source that was imported: a syntax error, a tree too deep
+    except Exception:  # not the source that was imported, or a tree too deep
         return Code()
     if not texts:
         return Code()
@@ -201,6 +204,10 @@ class _Walk:
             return []
         self._seen.add(key)
         found = [(source, head)] if head in source.definitions else []
+        if (changed := _CHANGED + head) in source.definitions and any(
+            target.module and find_source(target.module, self._root) for target in source.imports[head]
+        ):
+            found.append((source, changed))
         for target in source.imports.get(head, ()):
             found += self._resolve_import(head, target, rest)
         return found
@@ -243,7 +250,7 @@ class _Walk:
         if (source.file,) in self._seen:
             return []
         self._seen.add((source.file,))
-        found = [(source, name) for name in sorted(source.definitions)]
+        found = [(source, name) for name in sorted(source.definitions) if name[:1] != _CHANGED]
         for name in sorted(source.imports):
             found += self._resolve(source, name, [])
         return found
@@ -317,6 +324,21 @@ def _locate_own(part: FunctionType | type) -> tuple[Source | None, tuple[str, ..
     if source is not None and isinstance(part, FunctionType) and "<locals>" in part.__code__.co_qualname:
         names = (source.note_nested(part.__code__.co_firstlineno, part.__code__.co_name),)
     return source, names
+
+
+def has_only_fields(kind: type, fields: Iterable[str]) -> bool:
+    """Return whether a class and its bases define nothing but fields, as far as they are source of the project.
+
+    Args:
+        kind: the class.
+        fields: the names of its fields.
+    """
+    for each in kind.__mro__:
+        source, names = _locate(each)
+        for statement in (nodes[-1] for name in names for nodes in source.definitions[name]) if source else ():
+            if not syntax.is_only_fields(statement, each.__name__, {*fields}):
+                return False
+    return True
 
 
 # --- the project -----------------------------------------------------------------------------------------------------
@@ -451,7 +473,7 @@ class Source:
         file: the file.
         scope: the namespace of the module.
         spec: the `__spec__` of the module, which differs after a reload.
-        definitions: the statements that define a name.
+        definitions: the statements that define a name, or change its value.
         imports: the targets of imports that bind a name.
         stars: the modules imported with `*`.
         is_imported: whether the module was imported; otherwise only its file is known.
@@ -581,7 +603,10 @@ def _read_source(file: str, scope: dict[str, Any], *, is_imported: bool = True) 
     text = "".join(linecache.getlines(file, scope))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # already shown at the import
-        tree = ast.parse(text)
+        try:
+            tree = ast.parse(text)
+        except SyntaxError:  # for another Python, imported only under a condition: it counts as a whole
+            return Source(file, scope, scope.get("__spec__"), {"": [(ast.Constant(text),)]}, is_imported=is_imported)
     definitions: dict[str, list[tuple[ast.AST, ...]]] = {}
     own = set[str]()
     imports: dict[str, list[syntax.Import]] = {}
@@ -590,6 +615,7 @@ def _read_source(file: str, scope: dict[str, Any], *, is_imported: bool = True) 
     statements = [*_top_statements(tree.body, ())]
     functions = {each.name: each for *_, each in statements if isinstance(each, syntax.FUNCTIONS)}
     extended: dict[str, set[str]] = {}
+    values, aliases = syntax.find_changeable_names(each for *_, each in statements), dict[str, str]()
     for nodes in statements:
         if isinstance(statement := nodes[-1], ast.Import | ast.ImportFrom):
             if not any(_is_type_checking(test) for test in nodes[:-1]):
@@ -600,14 +626,25 @@ def _read_source(file: str, scope: dict[str, Any], *, is_imported: bool = True) 
                 else:
                     imports.setdefault(name, []).append(target)
             continue
-        bound, changed = syntax.find_bound_names([statement])
+        bound, changed, calls = syntax.find_bound_names([statement])
         own |= bound
+        if any(map(syntax.is_main_guard, nodes[:-1])):
+            changed -= imports.keys()
+        else:
+            aliases.update({name: aliases.get(base, base) for name, base in syntax.find_aliases(statement)})
+            imported = {name for name, targets in imports.items() if any(each.attribute for each in targets)}
+            changed |= syntax.find_names_changed_by(calls, functions, values | aliases.keys(), imported)
+            changed |= {aliases[name] for name in changed if name in aliases}
         for function in syntax.find_called_functions(statement, functions):
             assigned, extended[function.name] = syntax.find_set_names(function)
             changed |= assigned | extended[function.name]
         for name in bound | changed:
             definitions.setdefault(name, []).append(nodes)
-    definitions = {name: found for name, found in definitions.items() if name in own}  # not `logging.basicConfig()`
+    definitions = {
+        name if name in own else _CHANGED + name: found
+        for name, found in definitions.items()
+        if name in own or name in imports
+    }
     spec, loads = scope.get("__spec__"), frozenset(modules)
     was_edited = is_imported and is_edited(file, scope)
     return Source(file, scope, spec, definitions, imports, tuple(stars), is_imported, loads, was_edited, extended)
@@ -634,10 +671,13 @@ def _is_type_checking(test: ast.AST) -> bool:
 def _top_statements(body: Iterable[ast.stmt], tests: tuple[ast.AST, ...]) -> Iterator[tuple[ast.AST, ...]]:
     for statement in body:
         if isinstance(statement, ast.If):
+            yield (*tests, statement.test)
             yield from _top_statements([*statement.body, *statement.orelse], (*tests, statement.test))
         elif isinstance(statement, ast.Try | ast.TryStar):
             handled = [inner for handler in statement.handlers for inner in handler.body]
-            yield from _top_statements([*statement.body, *handled, *statement.orelse, *statement.finalbody], tests)
+            tried = tuple(inner for inner in statement.body if isinstance(inner, ast.Expr))  # decides what is executed
+            body = [*statement.body, *handled, *statement.orelse, *statement.finalbody]
+            yield from _top_statements(body, (*tests, *tried))
         else:
             yield (*tests, statement)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, TypeAlias
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -16,6 +17,11 @@ _DEFINITIONS = (*FUNCTIONS, ast.ClassDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _CALLABLES = {*FUNCTIONS, ast.Lambda}
 _EXTENDING = {"add", "append", "appendleft", "extend", "insert", "setdefault", "update"}
+_SETTINGS = {"__slots__", "model_config"}
+"""Names that a class of nothing but fields may assign."""
+_READING = {"print", "debug", "info", "warning", "error", "exception", "critical"}
+"""Functions and methods that do not change what they get."""
+_VARIABLE = {ast.Name, ast.List, ast.Dict, ast.Set, *_COMPREHENSIONS}
 _PLACES = {ast.Attribute, ast.Subscript}
 _PATTERNS = {ast.ExceptHandler, ast.MatchAs, ast.MatchStar}
 _IMPORTS = {ast.Import, ast.ImportFrom}
@@ -145,9 +151,9 @@ def list_bindings(statement: ast.Import | ast.ImportFrom, scope: Mapping[str, An
         yield alias.asname or alias.name, Import(module, "" if alias.name == "*" else alias.name)
 
 
-def find_bound_names(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
-    """Return the names that statements bind in their own scope, and those whose values they modify."""
-    bound, changed = set[str](), set[str]()
+def find_bound_names(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str], list[ast.Call]]:
+    """Return the names that statements bind in their own scope, those whose values they modify, and their plain calls."""
+    bound, changed, calls = set[str](), set[str](), list[ast.Call]()
     waiting: list[Any] = [*nodes]
     while waiting:
         node = waiting.pop()
@@ -165,14 +171,80 @@ def find_bound_names(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
         elif kind is not ast.Lambda:
             if kind in _PLACES and type(node.ctx) is not ast.Load:
                 changed.add(_base_name(node))
-            elif kind is ast.Expr and type(node.value) is ast.Call:
+            elif kind is ast.Expr and type(node.value) is ast.Call and _called_name(node.value) not in _READING:
+                calls.append(node.value)
                 changed.add(_base_name(node.value.func) if type(node.value.func) is ast.Attribute else "")
             elif kind in _PATTERNS:
                 bound.add(node.name or "")
             elif kind is ast.MatchMapping:
                 bound.add(node.rest or "")
             waiting += _child_nodes(node)
-    return bound - {""}, changed - {""}
+    return bound - {""}, changed - {""}, calls
+
+
+def _called_name(call: ast.Call) -> str:
+    return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
+
+
+def find_names_changed_by(
+    calls: Iterable[ast.Call], functions: Mapping[str, Function], values: AbstractSet[str], imported: AbstractSet[str]
+) -> set[str]:
+    """Return the names whose values calls may change in place: arguments, and what a called function of the module changes.
+
+    Args:
+        calls: the calls.
+        functions: the functions of the module.
+        values: the names whose values can be changed.
+        imported: the names that may be imported values.
+    """
+    found = set[str]()
+    for call in calls:
+        function = functions.get(_base_name(call.func)) if isinstance(call.func, ast.Name) else None
+        if function is not None:
+            bound, changed, _ = find_bound_names(function.body)
+            parameters = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+            found |= changed - bound - parameters
+            if changed.isdisjoint(parameters):
+                continue
+        elif isinstance(call.func, ast.Attribute) and _base_name(call.func) in values | imported:
+            continue  # `REGISTRY.add(item)` changes the registry
+        passed = {_base_name(each) for each in (*call.args, *(keyword.value for keyword in call.keywords))}
+        if passed.isdisjoint(functions):  # not `run(flow, OPTIONS)`
+            found |= passed & values
+    return found
+
+
+def find_changeable_names(statements: Iterable[ast.AST]) -> set[str]:
+    """Return the names that statements assign, unless the value is built of constants, or a lambda."""
+    found = set[str]()
+    for statement in statements:
+        value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
+        if (
+            value is None
+            or isinstance(value, ast.Lambda)
+            or not any(type(node) in _VARIABLE for node in ast.walk(value))
+        ):
+            continue
+        found |= find_bound_names([statement])[0]
+    return found
+
+
+def find_aliases(statement: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield the names that may stand for the value of another name, or for a part of it, with that name."""
+    if isinstance(statement, ast.For):
+        target, value = statement.target, statement.iter
+        value = value.func if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) else value
+    elif isinstance(statement, ast.Assign):
+        target, value = statement.targets[0], statement.value
+    else:
+        return
+    if base := _base_name(value):
+        yield from ((name, base) for name in find_bound_names([target])[0])
+
+
+def is_main_guard(test: ast.AST) -> bool:
+    """Return whether a condition is `__name__ == "__main__"`."""
+    return any(isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(test))
 
 
 def _child_nodes(node: ast.AST) -> list[Any]:
@@ -216,8 +288,29 @@ def find_set_names(function: Function) -> tuple[set[str], set[str]]:
             inner = node.func.value
             if isinstance(inner, ast.Call):  # TABLE.setdefault(name, []).append(function)
                 inner = inner.func
-            extended |= {_base_name(inner)} if _is_any_of(given, node.args) else set()
+            parts = [
+                part for each in node.args for part in (each, *getattr(each, "elts", ()), *getattr(each, "values", ()))
+            ]
+            extended |= {_base_name(inner)} if _is_any_of(given, parts) else set()
     return {name for node in nodes if isinstance(node, ast.Global) for name in node.names}, extended - given - {""}
+
+
+def is_only_fields(statement: ast.AST, name: str, fields: set[str]) -> bool:
+    """Return whether a statement defines nothing but fields in a class of this name, and sets no attribute of it."""
+    if isinstance(statement, ast.Assign):
+        return not any(isinstance(target, ast.Attribute) for target in statement.targets)
+    classes = [each for each in ast.walk(statement) if isinstance(each, ast.ClassDef) and each.name == name]
+    return all(_is_field(each, fields | _SETTINGS) for found in classes for each in found.body)
+
+
+def _is_field(statement: ast.stmt, fields: set[str]) -> bool:
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Constant)  # a docstring
+    if isinstance(statement, ast.AnnAssign):
+        return statement.value is None or _is_any_of(fields, [statement.target])
+    if isinstance(statement, ast.Assign):
+        return all(_is_any_of(fields, [target]) for target in statement.targets)
+    return isinstance(statement, ast.Pass)
 
 
 def _is_any_of(names: set[str], nodes: Iterable[ast.expr]) -> bool:
@@ -245,6 +338,8 @@ def find_used_names(nodes: Iterable[ast.AST], scope: Mapping[str, Any]) -> tuple
                 used.add(dotted)
         elif kind in _IMPORTS:
             imports |= {target for _, target in list_bindings(node, scope)}
+            if kind is ast.Import:  # `import a.b` binds `a`, whose attribute is `b`
+                imports |= {Import(alias.name) for alias in node.names}
         elif kind is ast.Global:
             used |= {*node.names}
         elif kind in _CALLABLES:

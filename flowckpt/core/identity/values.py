@@ -16,10 +16,10 @@ module, because moved code is the same code; the fields are those that the class
 class are what pickle would save.
 
 The state of any other object of the program or of a package (a client, a model) is not compared: it may hold the time
-of its start, and change with each call. Its class counts. So do functions, and the class of a value if it has methods,
-which the step may call: a form may be `V`, `V.C`, `V?` or `V.C?`, where `V` is the digest of what can be compared, `C`
-that of the code, and `?` says that the state of an object is left out. A value that the called function holds has a `~`
-before its form.
+of its start, and change with each call. Its class counts. So do functions, and the class of a value if it defines more
+than fields (methods, constants): a form may be `V`, `V.C`, `V?` or `V.C?`, where `V` is the digest of what can be
+compared, `C` that of the code, and `?` says that the state of an object is left out. A value that the called function
+holds has a `~` before its form.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ import attrs
 
 from flowckpt.core.codec import Json, tags
 from flowckpt.core.codec import encode as encode_leaf
-from flowckpt.core.codec.annotations import is_named_tuple
+from flowckpt.core.codec.annotations import is_dataclass, is_named_tuple
 from flowckpt.core.dsl.checks import unyielded_argument_error
 from flowckpt.core.dsl.step import Step
 from flowckpt.core.identity import classes
-from flowckpt.core.identity.fingerprint import step_fingerprint
+from flowckpt.core.identity.fingerprint import has_only_fields, step_fingerprint
 from flowckpt.core.identity.inputs_hash import canonical
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.system import external
@@ -198,7 +198,7 @@ class ValueTree:
             return {"$object": [kind.__name__, name, *self._inside(value, [held_values(value)], depth)]}
         fields = _fields(value, kind)
         if fields is not None and not (self._opens_objects and _compares_by_identity(kind)):
-            self._note_methods(kind)
+            self._note_class(kind)
             return {"$object": [kind.__qualname__, {name: self._all([item], depth)[0] for name, item in fields}]}
         if fields is None:
             try:
@@ -212,9 +212,9 @@ class ValueTree:
         if code := step_fingerprint(value):
             self.codes.add(code)
 
-    def _note_methods(self, kind: type) -> None:
-        """Note the code of the class of a value; without methods, a class is only its fields."""
-        if self._opens_objects and (code := _code_of_methods(kind)):
+    def _note_class(self, kind: type) -> None:
+        """Note the code of the class of a value, unless the class is only its fields."""
+        if self._opens_objects and (code := _code_beyond_fields(kind)):
             self.codes.add(code)
 
     def _of_other(self, value: Any, kind: type, depth: int) -> Json:
@@ -231,7 +231,7 @@ class ValueTree:
         # A step would exhaust an iterator.
         if hasattr(kind, "__next__") or getattr(value, "nbytes", 0) >> 6 > self._left:
             raise IncomparableError
-        self._note_methods(kind)
+        self._note_class(kind)
         return {"$object": [kind.__qualname__, *self._inside(value, self._saved_parts(value, kind), depth)]}
 
     def _inside(self, value: Any, parts: Sequence[Any], depth: int) -> list[Json]:
@@ -299,23 +299,10 @@ def _is_value(value: Any, kind: Any, *, is_part: bool) -> bool:
 
 
 @cached_per_function
-def _code_of_methods(kind: type) -> str:
-    """Return the fingerprint of a class whose definition, or that of a base, has methods; else an empty text.
-
-    What attrs, dataclasses and enums generate does not come from the file of the class, and the bases of an enum are no code
-    of the project.
-    """
-    for each in filter(step_fingerprint, kind.__mro__):
-        file = getattr(sys.modules.get(each.__module__), "__file__", None)
-        for member in vars(each).values():
-            function = (
-                getattr(member, "fget", None) or getattr(member, "func", None) or getattr(member, "__func__", member)
-            )
-            while hasattr(function, "__wrapped__"):
-                function = function.__wrapped__
-            if getattr(getattr(function, "__code__", None), "co_filename", "") == file:
-                return step_fingerprint(kind)
-    return ""
+def _code_beyond_fields(kind: type) -> str:
+    """Return the fingerprint of a class if it, or a base, defines more than fields: methods, constants; else an empty text."""
+    code = step_fingerprint(kind)
+    return code if code and not has_only_fields(kind, _field_names(kind)) else ""
 
 
 def _has_own_state(value: Any, kind: Any) -> bool:
@@ -332,18 +319,16 @@ def _fields(value: Any, kind: type) -> Iterator[tuple[str, Any]] | None:
     """Return the fields by which an object is compared; None if it is not compared by fields."""
     if issubclass(kind, enum.Enum):
         return iter([("name", value.name), ("value", value.value)])
+    names = _field_names(kind)
     if is_named_tuple(kind):
-        return zip(kind._fields, tuple.__iter__(value), strict=True)  # type: ignore[attr-defined]
+        return zip(names, tuple.__iter__(value), strict=True)
     if is_pydantic(kind):
-        names = [*kind.model_fields]  # type: ignore[attr-defined]
         extra = value.__pydantic_extra__ or {}
         return iter([*((name, value.__dict__[name]) for name in names), *((f"**{n}", extra[n]) for n in extra)])
     if attrs.has(kind):
-        names = [field.name for field in attrs.fields(kind)]
         compared = [field.name for field in attrs.fields(kind) if field.eq]
         is_own = "__attrs_attrs__" in vars(kind)
     elif external.dataclasses.is_dataclass(kind):
-        names = [field.name for field in external.dataclasses.fields(kind)]
         compared = [field.name for field in external.dataclasses.fields(kind) if field.compare]
         is_own = "__dataclass_fields__" in vars(kind)
     else:
@@ -351,6 +336,20 @@ def _fields(value: Any, kind: type) -> Iterator[tuple[str, Any]] | None:
     if isinstance(value, _CONTENTS) or not (is_own or getattr(value, "__dict__", {}).keys() <= {*names}):
         return None  # a plain subclass, or a subclass of list: it contains more than its fields
     return ((name, getattr(value, name)) for name in compared)
+
+
+@cached_per_function
+def _field_names(kind: Any) -> list[str]:
+    """Return the names of the fields of a data class, or of the members of an enum."""
+    if issubclass(kind, enum.Enum):
+        return [*kind.__members__]
+    if is_named_tuple(kind):
+        return [*kind._fields]
+    if is_pydantic(kind):
+        return [*kind.model_fields]
+    if attrs.has(kind):
+        return [field.name for field in attrs.fields(kind)]
+    return [field.name for field in external.dataclasses.fields(kind)] if is_dataclass(kind) else []
 
 
 # --- what a function holds ---------------------------------------------------------------------------------------------

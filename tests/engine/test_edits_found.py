@@ -1,0 +1,108 @@
+"""An edit that changes what a step computes stops the resume; the final code, run again, ends like a clean run."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.forked import run_module
+
+FLOW = """
+from flowckpt import step, workflow
+{body}
+
+@workflow
+def flow():
+    return (yield step("f").python(f, {argument}).checkpoint())
+"""
+DEFAULTS = "class C:\n    lr = 1\nCFG = {}\ncfg = C()\nOTHER = [1]\n"
+CLASS = "from dataclasses import dataclass\nimport other\n@dataclass\nclass Config:\n    epochs: int = 2\n"
+OTHER = "def area(self):\n    return self.epochs * 3\ndef plain(g):\n    def inner(*a):\n        return g(*a)\n    return inner\n"
+
+EDITS = {  # the body, what is edited and how, the argument, other files
+    "a helper beside a module for another Python": ("try:\n    from new import g\nexcept SyntaxError:\n    from other import g\ndef f(x):\n    return g(x)\n", "x * 3", "x * 4", "10", {"new.py": "def g(: pass\n", "other.py": "def g(x):\n    return x * 3\n"}),
+    "a module that cannot be parsed": ("try:\n    import new\nexcept SyntaxError:\n    new = None\ndef f(x):\n    return new and new.R\n", "R = 3 3", "R = 3", "10", {"new.py": "R = 3 3\n"}),
+    "a submodule that the function imports": ("def f(x):\n    import pk.a\n    return pk.a.g(x)\n", "x * 3", "x * 4", "10", {"pk/__init__.py": "", "pk/a.py": "def g(x):\n    return x * 3\n"}),
+    "a constant of a data class": (CLASS + "    WARMUP = 3\ndef f(c):\n    return c.WARMUP\n", "P = 3", "P = 4", "Config()", {"other.py": ""}),
+    "a class variable of a data class": ("import typing\n" + CLASS + "    W: typing.ClassVar[int] = 3\ndef f(c):\n    return c.W\n", "= 3", "= 4", "Config()", {"other.py": ""}),
+    "a borrowed method": (CLASS + "    area = other.area\ndef f(c):\n    return c.area()\n", "* 3", "* 4", "Config()", {"other.py": OTHER}),
+    "a method in a wrapper of another module": (CLASS + "    @other.plain\n    def area(self):\n        return 3\ndef f(c):\n    return c.area()\n", "return 3\ndef", "return 4\ndef", "Config()", {"other.py": OTHER}),
+    "an item of an imported dictionary": ("from other import CFG\nCFG['lr'] = 3\ndef f(x):\n    return x * CFG['lr']\n", "= 3", "= 4", "10", {"other.py": DEFAULTS}),
+    "an item by its module": ("import other\nother.CFG['lr'] = 3\ndef f(x):\n    return x * other.CFG['lr']\n", "= 3", "= 4", "10", {"other.py": DEFAULTS}),
+    "a method of an imported dictionary": ("from other import CFG\nCFG.update(lr=3)\ndef f(x):\n    return x * CFG['lr']\n", "=3", "=4", "10", {"other.py": DEFAULTS}),
+    "an attribute of an imported object": ("from other import cfg\ncfg.lr = 3\ndef f(x):\n    return x * cfg.lr\n", "= 3", "= 4", "10", {"other.py": DEFAULTS}),
+    "a call with the name": ("import heapq\nH = [1]\nheapq.heappush(H, 3)\ndef f(x):\n    return H\n", ", 3", ", 4", "10", {}),
+    "a call of the module's own function": ("R = {}\ndef fill(t, r):\n    t['a'] = r\nfill(R, 3)\ndef f(x):\n    return R\n", ", 3", ", 4", "10", {}),
+    "setattr": ("class C: pass\ncfg = C()\nsetattr(cfg, 'lr', 3)\ndef f(x):\n    return cfg.lr\n", ", 3", ", 4", "10", {}),
+    "the elements in a loop": ("M = [{}, {}]\nfor m in M:\n    m['rate'] = 3\ndef f(x):\n    return M\n", "= 3", "= 4", "10", {}),
+    "another name": ("T = [1]\nU = T\nU.append(3)\ndef f(x):\n    return T\n", "(3", "(4", "10", {}),
+    "a function that sets up": ("CFG = {}\ndef setup():\n    CFG['lr'] = 3\nsetup()\ndef f(x):\n    return CFG\n", "= 3", "= 4", "10", {}),
+    "the argument of a function that sets up": ("from other import cfg\ndef setup(v):\n    cfg.lr = v\nsetup(3)\ndef f(x):\n    return cfg.lr\n", "(3", "(4", "10", {"other.py": DEFAULTS}),
+    "a registry by update": ("REG = {}\ndef reg(fn):\n    REG.update({'a': fn})\n    return fn\n@reg\ndef g(x):\n    return x * 3\ndef f(x):\n    return REG['a'](x)\n", "* 3", "* 4", "10", {}),
+    "what decides in a try": ("LIMIT = '5'\ntry:\n    int(LIMIT)\n    MODE = 'number'\nexcept ValueError:\n    MODE = 'text'\ndef f(x):\n    return MODE\n", "'5'", "'a'", "10", {}),
+    "an assignment in a condition": ("if (R := 3):\n    pass\ndef f(x):\n    return x * R\n", ":= 3", ":= 4", "10", {}),
+}  # fmt: skip
+
+HARMLESS = {
+    "the default of a field": (CLASS + "def f(c):\n    return c.epochs\n", "epochs: int = 2", "epochs: int = 9", "Config(5)", {"other.py": ""}),
+    "a comment in a module beside one for another Python": ("try:\n    import new\nexcept SyntaxError:\n    pass\ndef f(x):\n    return x\n", "def f", "# f\ndef f", "10", {"new.py": "def g(: pass\n"}),
+    "a main block": ("import other\nH = [1]\ndef f(x):\n    return H, other.OTHER\nif __name__ == '__main__':\n    other.show(H, 3)\n", ", 3", ", 4", "10", {"other.py": DEFAULTS}),
+    "what is only printed": ("H = [1]\ndef f(x):\n    return H\nprint('a', H)\n", "'a'", "'b'", "10", {}),
+    "what is only logged": ("import logging\nH = [1]\nlogging.info('a', H)\ndef f(x):\n    return H\n", "'a'", "'b'", "10", {}),
+    "a function that only reads": ("H = [1]\ndef main(h):\n    return len(h)\nmain(H)\ndef f(x):\n    return H\n", "len(h)", "len(h) + 1", "10", {}),
+    "another registered function": ("REG = []\ndef other(x):\n    return 3\ndef f(x):\n    return x\nREG.append(f)\nREG.append(other)\n", "return 3", "return 4", "10", {}),
+    "another registered object": ("class T:\n    def __init__(self, n):\n        self.n = n\na = T(1)\nb = T(3)\nREG = set()\nREG.add(a)\nREG.add(b)\ndef f(x):\n    return a.n\n", "T(3)", "T(4)", "10", {}),
+    "the workflow of a call with options": ("OPTIONS = {}\ndef g(x):\n    return 3\ndef run(*given): pass\nimport other\nother.run(g, OPTIONS)\ndef f(x):\n    return OPTIONS\n", "return 3", "return 4", "10", {"other.py": "def run(*given): pass\n"}),
+    "the set-up of an installed package": ("import logging\nlogging.basicConfig(level=30)\ndef f(x):\n    logging.info(x)\n", "30", "40", "10", {}),
+}  # fmt: skip
+
+
+@pytest.fixture
+def call(tmp_path):
+    def call(*arguments):
+        code, said, trouble = run_module(
+            "flowckpt", [*arguments], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}
+        )
+        return code, next((line for line in said.splitlines() if line.startswith("output: ")), ""), said, trouble
+
+    return call
+
+
+def write(folder, body, argument, files):
+    (folder / "pyproject.toml").touch()
+    for name, text in {"flow.py": FLOW.replace("{body}", body).replace("{argument}", argument), **files}.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def edit(folder, body, old, new, argument, files):
+    changed = {name: text.replace(old, new) for name, text in files.items()}
+    assert (body.replace(old, new), changed) != (body, files)
+    write(folder, body.replace(old, new), argument, changed)
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_of_what_a_step_uses_stops_the_resume(name, tmp_path, call):
+    body, old, new, argument, files = EDITS[name]
+    write(tmp_path, body, argument, files)
+    first = call("run", "flow.py", "--id", "one")
+    assert first[0] == 0, first
+    again = call("resume", "one")
+    assert again[0] == 0 and "0 executed" in again[2], again
+    edit(tmp_path, body, old, new, argument, files)
+    assert call("resume", "one")[0] == 10
+    resumed = call("resume", "one", "--on-code-change", "rerun")
+    assert resumed[1] == call("run", "flow.py", "--id", "clean")[1] != first[1]
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_an_edit_of_what_a_step_does_not_use_stops_nothing(name, tmp_path, call):
+    body, old, new, argument, files = HARMLESS[name]
+    write(tmp_path, body, argument, files)
+    first = call("run", "flow.py", "--id", "one")
+    assert first[0] == 0, first
+    edit(tmp_path, body, old, new, argument, files)
+    again = call("resume", "one")
+    assert again[0] == 0 and "0 executed" in again[2], again
+    assert again[1] == first[1] == call("run", "flow.py", "--id", "clean")[1]
