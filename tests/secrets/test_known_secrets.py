@@ -68,6 +68,17 @@ def test_the_beginning_and_the_end_of_a_long_secret_are_found_where_the_rest_was
     assert known.redact("…mnopqrstuvwxyz'") == "…(hidden)'"
 
 
+@pytest.mark.parametrize("length", range(1, 12))
+def test_a_secret_that_a_cut_divides_is_removed_except_for_three_characters(length):
+    known, secret = KnownSecrets(["hunter2-abcd"]), "hunter2-abcd"
+    cut = "\n… 5,000 bytes left out …\n"
+    head, tail = secret[:length], secret[-length:]
+    shown = "(hidden)" if length > 3 else None
+    assert known.redact(f"xx {head}{cut}{tail} yy") == f"xx {shown or head}{cut}{shown or tail} yy"
+    assert known.redact(f"hunt hunter {head}…") == f"hunt hunter {shown or head}…"
+    assert known.redact(f"{head} …") == f"{head} …"
+
+
 def test_each_line_of_a_key_is_a_secret():
     known = KnownSecrets(["-----BEGIN KEY-----\nMIIEvQIBADANBg\nkqhkiG9w0BAQEF\n"])
     assert known.redact("read MIIEvQIBADANBg") == "read (hidden)"

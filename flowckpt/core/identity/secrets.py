@@ -104,7 +104,7 @@ class KnownSecrets:
             text = patterns.escaped.sub(HIDDEN, text)
         for form in patterns.long:
             text = remove_edges(text, form)
-        return text
+        return remove_at_cuts(text, patterns.forms) if _CUT in text else text
 
     def redact_tree(self, tree: Any) -> Any:
         """Return a JSON tree without the secrets; keys too.
@@ -376,6 +376,38 @@ def remove_edges(text: str, form: str) -> str:
             start, length = start - 1, length + 1
         text = text[:start] + HIDDEN + text[start + length :]
     return text
+
+
+_CUT = "…"
+"""Stands where a part of an output was left out."""
+
+
+def remove_at_cuts(text: str, forms: Iterable[str]) -> str:
+    """Remove the start of a form before a `…`, and the end of one after it: the rest was cut off.
+
+    Up to three characters may stay: texts often share so few by chance.
+
+    Args:
+        text: the text.
+        forms: the forms of the secrets.
+    """
+    parts = text.split(_CUT)
+    for form in forms:
+        for index, part in enumerate(parts):
+            if index + 1 < len(parts):
+                end = len(part.rstrip("\n["))
+                start = part.find(form[:ANYWHERE], max(0, end - len(form)), end)
+                while start >= 0 and not form.startswith(part[start:end]):
+                    start = part.find(form[:ANYWHERE], start + 1, end)
+                part = part if start < 0 else part[:start] + HIDDEN + part[end:]  # noqa: PLW2901
+            if index:
+                begin = len(part) - len(part.lstrip("\n]"))
+                stop = part.rfind(form[-ANYWHERE:], begin, begin + len(form))
+                while stop >= 0 and not form.endswith(part[begin : stop + ANYWHERE]):
+                    stop = part.rfind(form[-ANYWHERE:], begin, stop + ANYWHERE - 1)
+                part = part if stop < 0 else part[:begin] + HIDDEN + part[stop + ANYWHERE :]  # noqa: PLW2901
+            parts[index] = part
+    return _CUT.join(parts)
 
 
 def refuse_secrets(tree: Any, secrets: KnownSecrets, place: str) -> None:
