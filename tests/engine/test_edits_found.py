@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
+from types import SimpleNamespace
 
 import pytest
 
+from flowckpt.core.system import functions
 from tests.forked import run_module
 
 FLOW = """
@@ -106,3 +109,32 @@ def test_an_edit_of_what_a_step_does_not_use_stops_nothing(name, tmp_path, call)
     again = call("resume", "one")
     assert again[0] == 0 and "0 executed" in again[2], again
     assert again[1] == first[1] == call("run", "flow.py", "--id", "clean")[1]
+
+
+@pytest.mark.parametrize("seconds", [3, 10_000])
+def test_a_file_with_a_time_in_the_future_is_not_edited(seconds, tmp_path, call):
+    """As after a clock was set back, or on a file server whose clock is ahead."""
+    write(tmp_path, "def f(x):\n    return x * 3\n", "10", {})
+    later = time.time() + seconds
+    os.utime(tmp_path / "flow.py", (later, later))
+    first = call("run", "flow.py", "--id", "one")
+    assert first[0] == 0, first
+    os.utime(tmp_path / "flow.py", (later - 100_000, later - 100_000))
+    again = call("resume", "one")
+    assert again[0] == 0 and "0 executed" in again[2], again
+    write(tmp_path, "def f(x):\n    return x * 4\n", "10", {})
+    os.utime(tmp_path / "flow.py", (later, later))
+    assert call("resume", "one")[0] == 10
+
+
+def test_a_time_in_the_future_stays_no_edit_when_it_has_passed(tmp_path, monkeypatch):
+    scope = {"__name__": str(tmp_path)}
+    functions.note_loaded_modules(scope)
+    later = time.time_ns() + 10**12
+    status = SimpleNamespace(st_mtime_ns=later, st_ctime_ns=later)
+    monkeypatch.setattr(functions, "os", SimpleNamespace(stat=lambda _: status))
+    assert not functions.is_edited("flow.py", scope)
+    monkeypatch.setattr(functions, "time", SimpleNamespace(time_ns=lambda: later + 1))
+    assert not functions.is_edited("flow.py", scope)
+    status.st_ctime_ns = later + 1
+    assert functions.is_edited("flow.py", scope)

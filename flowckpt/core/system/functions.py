@@ -181,10 +181,15 @@ def _identify_import(scope: Mapping[str, Any]) -> object:
     return scope if spec is None else spec
 
 
+_FUTURE: dict[str, set[int]] = {}
+"""The times of change that were in the future when they were read: the clock of a file server is ahead, or ours was set back."""
+
+
 def is_edited(file: str, scope: Mapping[str, Any]) -> bool:
     """Return whether a module's file was written after the module had read it, as far as that is known.
 
-    The time of the last change of the inode counts, too: tools that copy files keep the time of their content.
+    The time of the last change of the inode counts, too: tools that copy files keep the time of their content. A time in
+    the future says nothing.
 
     Args:
         file: the file.
@@ -197,7 +202,13 @@ def is_edited(file: str, scope: Mapping[str, Any]) -> bool:
         status = os.stat(file)  # noqa: PTH116 - half the time of a Path
     except OSError:  # a cell of a notebook
         return False
-    return max(status.st_mtime_ns, status.st_ctime_ns) > noted_at
+    later = {each for each in (status.st_mtime_ns, status.st_ctime_ns) if each > noted_at}
+    if later:
+        now = time.time_ns()
+        future = _FUTURE.setdefault(file, set())
+        future |= {each for each in later if each > now}
+        later -= future
+    return bool(later)
 
 
 def versions_of(modules: Iterable[str]) -> dict[str, str]:
