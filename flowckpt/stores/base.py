@@ -79,7 +79,7 @@ class Finding(FieldEquality):
     Attributes:
         workflow_id: the run, or an empty string for the store itself.
         severity: `ok`, `notice` (harmless, such as a torn last record), `corrupt`, `failed` (the medium could not be
-            read now, which says nothing about the record), or `locked` (cannot be checked without a missing key).
+            read now, which says nothing about the record), or `locked` (cannot be checked without a key or a permission).
         detail: what was found, and where.
     """
 
@@ -105,7 +105,7 @@ class RunSurvey(FieldEquality):
 
     Attributes:
         runs: the runs that can be read, most recently started first.
-        unreadable: the others: `corrupt`, `failed` (the medium could not be read), or `locked` (a key is missing).
+        unreadable: the others: `corrupt`, `failed` (the medium could not be read), or `locked` (a key or a permission is missing).
     """
 
     runs: Sequence[RunInfo]

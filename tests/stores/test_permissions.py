@@ -121,6 +121,30 @@ def test_what_was_acknowledged_is_there_when_permissions_come_back(place, what):
     )
 
 
+def test_a_run_of_another_user_stands_in_nobodys_way(place):
+    @workflow
+    def flow():
+        return (yield step("s").python(len, "abc").checkpoint())
+
+    engine = WorkflowEngine(open_store("file:s"))
+    for run in ("other", "mine"):
+        engine.run_sync(flow, workflow_id=run).unwrap()
+    os.chmod("s/runs/other", 0)
+    store = open_store("file:s")
+    engine = WorkflowEngine(store)
+    assert engine.run_sync(flow, workflow_id="new").unwrap() == 3
+    assert engine.resume_sync(flow, workflow_id="mine").unwrap() == 3
+    with blocking_allowed(True):
+        assert sorted(info.workflow_id for info in store.runs.list_runs()) == ["mine", "new"]
+        (left_out,) = store.runs.survey_runs().unreadable
+    assert (left_out.workflow_id, left_out.severity) == ("other", "locked")
+    assert "Permission denied" in left_out.detail
+    with pytest.raises(CheckpointStorageError, match="Permission denied"):
+        engine.resume_sync(flow, workflow_id="other")
+    os.chmod("s/runs/other", 0o700)
+    assert engine.resume_sync(flow, workflow_id="other").unwrap() == 3
+
+
 def test_what_lies_beside_a_database_has_its_mode_again(tmp_path):
     """SQLite makes the WAL with the mode that the database has: read-only, if it was made at such a moment."""
     path = tmp_path / "r.db"

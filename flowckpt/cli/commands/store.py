@@ -87,7 +87,7 @@ def check_command(run: str | None, as_json: bool, store: StoreChoice) -> int:
         say(f"flowckpt: {corrupt} {of_all} in {store.shown} {'is' if corrupt == 1 else 'are'} corrupt")
     if locked:
         say(
-            f"flowckpt: {locked} {of_all} in {store.shown} {'needs' if locked == 1 else 'need'} a key that is not available"
+            f"flowckpt: {locked} {of_all} in {store.shown} {'needs' if locked == 1 else 'need'} a key or a permission that is missing"
         )
     elif not findings:
         say(f"flowckpt: {store.shown} has no runs")

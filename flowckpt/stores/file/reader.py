@@ -385,8 +385,11 @@ _PLANTED = (errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
 
 
 def _make_finding(name: str, error: Exception) -> Finding:
-    severity = "locked" if isinstance(error, KeyMissingError | WrongKeyError) else "corrupt"
-    if isinstance(error, CheckpointStorageError) and getattr(error.__cause__, "errno", None) not in _PLANTED:
+    severity, cause = "corrupt", error.__cause__
+    is_of_another_user = isinstance(cause, PermissionError) and cause.filename == name  # the run's directory
+    if isinstance(error, KeyMissingError | WrongKeyError) or is_of_another_user:
+        severity = "locked"
+    elif isinstance(error, CheckpointStorageError) and getattr(cause, "errno", None) not in _PLANTED:
         severity = "failed"
     known = getattr(error, "workflow_id", "")
     if isinstance(error, CheckpointCorruptedError) and not known:  # its header is damaged, so the run is unknown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -380,7 +381,7 @@ def _ignore_foreign() -> Iterator[None]:
 
 
 def _iter_runs(filesystem: FileSystem, root: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield each run's directory, open, with the names in it; skip everything else."""
+    """Yield each run's directory, open, with the names in it; skip everything else, and runs of another user."""
     with open_if_there(filesystem, filesystem.open_directory, root, RUNS) as runs:
         for name in sorted(() if runs is None else filesystem.names(runs)):
             if runs is None or is_temporary(name):  # being received, not a run yet
@@ -388,7 +389,7 @@ def _iter_runs(filesystem: FileSystem, root: int) -> Iterator[tuple[int, list[st
             try:
                 opened = filesystem.open_directory(runs, name)
             except OSError as error:
-                if error.errno not in NOT_OURS:
+                if error.errno not in (*NOT_OURS, errno.EACCES):
                     raise
                 continue
             with held_open(filesystem, opened) as directory:
