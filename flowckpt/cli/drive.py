@@ -46,6 +46,7 @@ from flowckpt.engine import RunOptions, WorkflowEngine, WorkflowResult
 from flowckpt.engine.run.resumption import is_final
 from flowckpt.engine.session.session import Session
 from flowckpt.errors import (
+    CheckpointStorageError,
     FencedError,
     FlowckptError,
     InputMismatchError,
@@ -282,8 +283,8 @@ def _offer_to_undo(session: Session, result: WorkflowResult) -> None:
 
 def _would_end_the_same_way(result: WorkflowResult) -> bool:
     """Return whether the resume of a failed run would do the same again; undone steps run again."""
-    is_undone = bool(result.undone) or isinstance(result.error, RunUndoneError)
-    return result.status == "failed" and result.steps.restored > 0 and not result.steps.executed and not is_undone
+    is_of_code = not result.undone and not isinstance(result.error, RunUndoneError | CheckpointStorageError)
+    return result.status == "failed" and result.steps.restored > 0 and not result.steps.executed and is_of_code
 
 
 def _drive(session: Session, workflow: Workflow[..., Any], form: Form, resuming: ResumeFacts | None) -> _Ending:

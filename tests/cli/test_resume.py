@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.small_disk import mounted_disk
+
 
 def test_a_failed_run_goes_on_where_it_stopped(flowckpt, tmp_path):
     flowckpt("run", "pipeline.py:etl", "-i", "source=a.csv", "--id", "one").expect(1)
@@ -95,18 +97,50 @@ if __name__ == "__main__":
         ("sums.py", "tools.models", ["sums.py"]),
         ("sums.py", "tools.models", ["-m", "sums"]),
         ("sums.py", "tools.models", ["-m", "cProfile", "sums.py"]),
+        ("src/shop/sums.py", "shop.models", ["-m", "shop.sums"]),
+        ("src/shop/sums.py", ".models", ["-c", "from shop.sums import *; run_sync(sums, workflow_id='one')"]),
+        ("src/shop/__main__.py", ".models", ["-m", "shop"]),
     ],
 )
 def test_a_program_that_was_killed_is_resumed_however_python_ran_it(flowckpt, tmp_path, file, models, words):
-    (tmp_path / "tools").mkdir()
-    (tmp_path / "tools/__init__.py").touch()
-    (tmp_path / "tools/models.py").write_text("RATE = 2\n")
+    for package in ("tools", "src/shop"):
+        (tmp_path / package).mkdir(parents=True)
+        (tmp_path / package / "__init__.py").touch()
+        (tmp_path / package / "models.py").write_text("RATE = 2\n")
     (tmp_path / file).write_text(MAIN.format(models=models))
-    dying = {**flowckpt.environment, "DIES": "yes"}
+    dying = {
+        **flowckpt.environment,
+        "DIES": "yes",
+        "PYTHONPATH": f"{tmp_path}/src:{flowckpt.environment.get('PYTHONPATH', '')}",
+    }
     subprocess.run([sys.executable, *words], cwd=tmp_path, env=dying, check=False, timeout=120)
     flowckpt("plan", "one").expect(0)
     ran = flowckpt("resume", "one", "--json").expect(0)
     assert (ran.document["output"], ran.document["steps"]["restored"]) == (7, 1)
+
+
+FILLING = """
+import os
+from flowckpt import step, workflow
+
+def fill(number):
+    return os.urandom(20_000).hex()
+
+@workflow
+def flow():
+    for number in range(60):
+        yield step("fill").python(fill, number).checkpoint()
+"""
+
+
+def test_a_resume_on_a_full_disk_does_not_blame_the_workflow(flowckpt, tmp_path):
+    (tmp_path / "filling.py").write_text(FILLING)
+    with mounted_disk(tmp_path / "disk", "1m"):
+        store = ["--store", "sqlite:disk/runs.db"]
+        flowckpt("run", "filling.py", "--id", "one", *store).expect(13)
+        ran = flowckpt("resume", "one", *store).expect(13)
+    assert "is full" in ran.err and "Make room" in ran.err
+    assert "correct the workflow's own code" not in ran.err
 
 
 def test_a_moved_target_is_named_again(flowckpt, tmp_path):

@@ -117,6 +117,9 @@ def _import(described: Mapping[str, str], shown: str) -> ModuleType:
             except ModuleNotFoundError as error:
                 if file is None or error.name is None or not f"{module}.".startswith(f"{error.name}."):
                     raise
+                if (root := _find_root(module, Path(file))) is not None:  # only PYTHONPATH named it, as for `src/`
+                    sys.path.insert(0, str(root))
+                    return importlib.import_module(module)
         if file is not None:
             return _import_file(Path(file), shown)
     except TargetError:
@@ -128,6 +131,13 @@ def _import(described: Mapping[str, str], shown: str) -> ModuleType:
             remedy=_suggest_module(error, file) or "Run it with python to see the whole traceback.",
         ) from error
     raise TargetError(f"the record of {shown} has neither a file nor a module", target=shown)
+
+
+def _find_root(module: str, file: Path) -> Path | None:
+    """Return the directory from which a file is imported under the name of a module; None if it is not there."""
+    place = file.parent if file.name == "__init__.py" else file.with_suffix("")
+    parts = module.split(".")
+    return place.parents[len(parts) - 1] if file.is_file() and [*place.parts[-len(parts) :]] == parts else None
 
 
 def _suggest_module(error: Exception, file: str | None) -> str:
