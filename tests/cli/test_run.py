@@ -169,6 +169,17 @@ def test_standard_output_that_is_full_or_closed(flowckpt):
     )
     assert closed.returncode == 1
     flowckpt("store", "check", "closed").expect(0)
+    exported = subprocess.run(
+        [*words[:3], "export", "closed"],
+        cwd=flowckpt.directory,
+        env=flowckpt.environment,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: os.close(1),
+    )
+    assert (exported.returncode, exported.stderr) == (
+        74,
+        b"flowckpt: standard output cannot be written: it is closed\n",
+    )
 
 
 def test_a_reader_that_goes_away_does_not_stop_a_run(flowckpt):

@@ -35,19 +35,22 @@ class _Place:
 
     descriptor = _STDOUT
     is_closed = False
+    is_missing = False
     is_written = False
 
 
 def open_missing_descriptors() -> None:
     """Open the null device for each closed descriptor 0, 1 or 2.
 
-    Otherwise the next opened file, possibly a run's record, would get the number, and prints would go into it.
+    Otherwise the next opened file, possibly a run's record, would get the number, and prints would go into it. A result
+    that has nowhere to go is still a failure.
     """
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+            _Place.is_missing |= descriptor == _STDOUT
 
 
 def reserve_for_document() -> None:
@@ -92,6 +95,8 @@ def write_bytes(data: bytes) -> None:
         OutputClosedError: the reader is gone.
         OutputFailedError: it cannot be written.
     """
+    if _Place.is_missing:
+        raise OutputFailedError("it is closed")
     _Place.is_written = True
     with _convert_failures():
         remaining = memoryview(data)
