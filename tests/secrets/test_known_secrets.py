@@ -79,6 +79,11 @@ def test_a_secret_that_a_cut_divides_is_removed_except_for_three_characters(leng
     assert known.redact(f"{head} …") == f"{head} …"
 
 
+def test_a_short_secret_beside_a_cut_is_no_part_of_another_word():
+    assert KnownSecrets(["123"]).redact("loading…\n1234 rows") == "loading…\n1234 rows"
+    assert KnownSecrets([5]).redact("waited 15…") == "waited 15…"
+
+
 def test_each_line_of_a_key_is_a_secret():
     known = KnownSecrets(["-----BEGIN KEY-----\nMIIEvQIBADANBg\nkqhkiG9w0BAQEF\n"])
     assert known.redact("read MIIEvQIBADANBg") == "read (hidden)"

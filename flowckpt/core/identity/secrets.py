@@ -104,7 +104,7 @@ class KnownSecrets:
             text = patterns.escaped.sub(HIDDEN, text)
         for form in patterns.long:
             text = remove_edges(text, form)
-        return remove_at_cuts(text, patterns.forms) if _CUT in text else text
+        return remove_at_cuts(text, patterns.forms) if "…" in text else text
 
     def redact_tree(self, tree: Any) -> Any:
         """Return a JSON tree without the secrets; keys too.
@@ -378,12 +378,12 @@ def remove_edges(text: str, form: str) -> str:
     return text
 
 
-_CUT = "…"
-"""Stands where a part of an output was left out."""
+_CUT = re.compile(r"(\n… [\d,]+ bytes left out …\n|\n\[…\]\n|…\Z)")
+"""Where a part of an output, a traceback or a line was left out."""
 
 
 def remove_at_cuts(text: str, forms: Iterable[str]) -> str:
-    """Remove the start of a form before a `…`, and the end of one after it: the rest was cut off.
+    """Remove the start of a form before a cut, and the end of one after it.
 
     Up to three characters may stay: texts often share so few by chance.
 
@@ -391,23 +391,17 @@ def remove_at_cuts(text: str, forms: Iterable[str]) -> str:
         text: the text.
         forms: the forms of the secrets.
     """
-    parts = text.split(_CUT)
+    parts = _CUT.split(text)  # each second one is a cut
     for form in forms:
-        for index, part in enumerate(parts):
-            if index + 1 < len(parts):
-                end = len(part.rstrip("\n["))
-                start = part.find(form[:ANYWHERE], max(0, end - len(form)), end)
-                while start >= 0 and not form.startswith(part[start:end]):
-                    start = part.find(form[:ANYWHERE], start + 1, end)
-                part = part if start < 0 else part[:start] + HIDDEN + part[end:]  # noqa: PLW2901
-            if index:
-                begin = len(part) - len(part.lstrip("\n]"))
-                stop = part.rfind(form[-ANYWHERE:], begin, begin + len(form))
-                while stop >= 0 and not form.endswith(part[begin : stop + ANYWHERE]):
-                    stop = part.rfind(form[-ANYWHERE:], begin, stop + ANYWHERE - 1)
-                part = part if stop < 0 else part[:begin] + HIDDEN + part[stop + ANYWHERE :]  # noqa: PLW2901
-            parts[index] = part
-    return _CUT.join(parts)
+        starts = [form[:length] for length in range(len(form) - 1, ANYWHERE - 1, -1)]
+        ends = [form[-length:] for length in range(len(form) - 1, ANYWHERE - 1, -1)]
+        for index in range(1, len(parts), 2):
+            before, after = parts[index - 1], parts[index + 1]
+            start = next(filter(before.endswith, starts), "")
+            end = next(filter(after.startswith, ends), "")
+            parts[index - 1] = f"{before.removesuffix(start)}{HIDDEN}" if start else before
+            parts[index + 1] = f"{HIDDEN}{after.removeprefix(end)}" if end else after
+    return "".join(parts)
 
 
 def refuse_secrets(tree: Any, secrets: KnownSecrets, place: str) -> None:
