@@ -30,6 +30,7 @@ NOT_IN_THE_MESSAGE = {
     "exit_code",  # the detail of WorkerDiedError says it in words
     "is_whole_store",  # it says which of two messages is written
     "was_done",  # likewise
+    "is_proved",  # of StaleStepError: "is stale", or "may be stale"
     "differs",  # the detail of MirrorError says it in words
 }
 

@@ -615,7 +615,7 @@ def _read_source(file: str, scope: dict[str, Any], *, is_imported: bool = True) 
     statements = [*_top_statements(tree.body, ())]
     functions = {each.name: each for *_, each in statements if isinstance(each, syntax.FUNCTIONS)}
     extended: dict[str, set[str]] = {}
-    values, aliases = syntax.find_changeable_names(each for *_, each in statements), dict[str, str]()
+    aliases: dict[str, str] = {}
     for nodes in statements:
         if isinstance(statement := nodes[-1], ast.Import | ast.ImportFrom):
             if not any(_is_type_checking(test) for test in nodes[:-1]):
@@ -626,15 +626,12 @@ def _read_source(file: str, scope: dict[str, Any], *, is_imported: bool = True) 
                 else:
                     imports.setdefault(name, []).append(target)
             continue
-        bound, changed, calls = syntax.find_bound_names([statement])
+        bound, changed = syntax.find_bound_names([statement])
         own |= bound
         if any(map(syntax.is_main_guard, nodes[:-1])):
             changed -= imports.keys()
-        else:
-            aliases.update({name: aliases.get(base, base) for name, base in syntax.find_aliases(statement)})
-            imported = {name for name, targets in imports.items() if any(each.attribute for each in targets)}
-            changed |= syntax.find_names_changed_by(calls, functions, values | aliases.keys(), imported)
-            changed |= {aliases[name] for name in changed if name in aliases}
+        aliases.update({name: aliases.get(base, base) for name, base in syntax.find_aliases(statement)})
+        changed |= {aliases[name] for name in changed if name in aliases}
         for function in syntax.find_called_functions(statement, functions):
             assigned, extended[function.name] = syntax.find_set_names(function)
             changed |= assigned | extended[function.name]
@@ -675,9 +672,7 @@ def _top_statements(body: Iterable[ast.stmt], tests: tuple[ast.AST, ...]) -> Ite
             yield from _top_statements([*statement.body, *statement.orelse], (*tests, statement.test))
         elif isinstance(statement, ast.Try | ast.TryStar):
             handled = [inner for handler in statement.handlers for inner in handler.body]
-            tried = tuple(inner for inner in statement.body if isinstance(inner, ast.Expr))  # decides what is executed
-            body = [*statement.body, *handled, *statement.orelse, *statement.finalbody]
-            yield from _top_statements(body, (*tests, *tried))
+            yield from _top_statements([*statement.body, *handled, *statement.orelse, *statement.finalbody], tests)
         else:
             yield (*tests, statement)
 

@@ -379,7 +379,7 @@ def remove_edges(text: str, form: str) -> str:
 
 
 _CUT = re.compile(r"(\n… [\d,]+ bytes left out …\n|\n\[…\]\n|…\Z)")
-"""Where a part of an output, a traceback or a line was left out."""
+"""The places of the parts of an output, a traceback or a line that were left out."""
 
 
 def remove_at_cuts(text: str, forms: Iterable[str]) -> str:

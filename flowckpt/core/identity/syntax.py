@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, TypeAlias
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -19,9 +18,6 @@ _CALLABLES = {*FUNCTIONS, ast.Lambda}
 _EXTENDING = {"add", "append", "appendleft", "extend", "insert", "setdefault", "update"}
 _SETTINGS = {"__slots__", "model_config"}
 """Names that a class of nothing but fields may assign."""
-_READING = {"print", "debug", "info", "warning", "error", "exception", "critical"}
-"""Functions and methods that do not change what they get."""
-_VARIABLE = {ast.Name, ast.List, ast.Dict, ast.Set, *_COMPREHENSIONS}
 _PLACES = {ast.Attribute, ast.Subscript}
 _PATTERNS = {ast.ExceptHandler, ast.MatchAs, ast.MatchStar}
 _IMPORTS = {ast.Import, ast.ImportFrom}
@@ -151,9 +147,9 @@ def list_bindings(statement: ast.Import | ast.ImportFrom, scope: Mapping[str, An
         yield alias.asname or alias.name, Import(module, "" if alias.name == "*" else alias.name)
 
 
-def find_bound_names(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str], list[ast.Call]]:
-    """Return the names that statements bind in their own scope, those whose values they modify, and their plain calls."""
-    bound, changed, calls = set[str](), set[str](), list[ast.Call]()
+def find_bound_names(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
+    """Return the names that statements bind in their own scope, and those whose values they modify."""
+    bound, changed = set[str](), set[str]()
     waiting: list[Any] = [*nodes]
     while waiting:
         node = waiting.pop()
@@ -171,75 +167,26 @@ def find_bound_names(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str], list
         elif kind is not ast.Lambda:
             if kind in _PLACES and type(node.ctx) is not ast.Load:
                 changed.add(_base_name(node))
-            elif kind is ast.Expr and type(node.value) is ast.Call and _called_name(node.value) not in _READING:
-                calls.append(node.value)
+            elif kind is ast.Expr and type(node.value) is ast.Call:
                 changed.add(_base_name(node.value.func) if type(node.value.func) is ast.Attribute else "")
             elif kind in _PATTERNS:
                 bound.add(node.name or "")
             elif kind is ast.MatchMapping:
                 bound.add(node.rest or "")
             waiting += _child_nodes(node)
-    return bound - {""}, changed - {""}, calls
-
-
-def _called_name(call: ast.Call) -> str:
-    return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
-
-
-def find_names_changed_by(
-    calls: Iterable[ast.Call], functions: Mapping[str, Function], values: AbstractSet[str], imported: AbstractSet[str]
-) -> set[str]:
-    """Return the names whose values calls may change in place: arguments, and what a called function of the module changes.
-
-    Args:
-        calls: the calls.
-        functions: the functions of the module.
-        values: the names whose values can be changed.
-        imported: the names that may be imported values.
-    """
-    found = set[str]()
-    for call in calls:
-        function = functions.get(_base_name(call.func)) if isinstance(call.func, ast.Name) else None
-        if function is not None:
-            bound, changed, _ = find_bound_names(function.body)
-            parameters = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
-            found |= changed - bound - parameters
-            if changed.isdisjoint(parameters):
-                continue
-        elif isinstance(call.func, ast.Attribute) and _base_name(call.func) in values | imported:
-            continue  # `REGISTRY.add(item)` changes the registry
-        passed = {_base_name(each) for each in (*call.args, *(keyword.value for keyword in call.keywords))}
-        if passed.isdisjoint(functions):  # not `run(flow, OPTIONS)`
-            found |= passed & values
-    return found
-
-
-def find_changeable_names(statements: Iterable[ast.AST]) -> set[str]:
-    """Return the names that statements assign, unless the value is built of constants, or a lambda."""
-    found = set[str]()
-    for statement in statements:
-        value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
-        if (
-            value is None
-            or isinstance(value, ast.Lambda)
-            or not any(type(node) in _VARIABLE for node in ast.walk(value))
-        ):
-            continue
-        found |= find_bound_names([statement])[0]
-    return found
+    return bound - {""}, changed - {""}
 
 
 def find_aliases(statement: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield the names that may stand for the value of another name, or for a part of it, with that name."""
+    """Yield the names that stand for the value of another name, or for an item of it, with that name."""
     if isinstance(statement, ast.For):
         target, value = statement.target, statement.iter
-        value = value.func if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) else value
     elif isinstance(statement, ast.Assign):
         target, value = statement.targets[0], statement.value
     else:
         return
-    if base := _base_name(value):
-        yield from ((name, base) for name in find_bound_names([target])[0])
+    if isinstance(value, ast.Name):
+        yield from ((name, value.id) for name in find_bound_names([target])[0])
 
 
 def is_main_guard(test: ast.AST) -> bool:

@@ -206,9 +206,10 @@ class RetryLoop:
             return self.tries < runner.places.tries_when_lost(step, self.call.path)
         if retry.attempts is not None and self.tries >= retry.attempts:
             return False
-        if is_one_of(error, _NO_BETTER_NEXT_TIME) or self._has_used_iterator(error):
+        if is_one_of(error, _NO_BETTER_NEXT_TIME):
             return False
-        return retry.should_retry(error, matches=is_one_of, warn=lambda why: error.add_note(f"{why[:500]}."))
+        is_wanted = retry.should_retry(error, matches=is_one_of, warn=lambda why: error.add_note(f"{why[:500]}."))
+        return is_wanted and not self._has_used_iterator(error)
 
     def _has_used_iterator(self, error: BaseException) -> bool:
         """Return whether an argument is an iterator of Python's own, of which another try would get only the rest."""
