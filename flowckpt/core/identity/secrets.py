@@ -393,15 +393,22 @@ def remove_at_cuts(text: str, forms: Iterable[str]) -> str:
     """
     parts = _CUT.split(text)  # each second one is a cut
     for form in forms:
-        starts = [form[:length] for length in range(len(form) - 1, ANYWHERE - 1, -1)]
-        ends = [form[-length:] for length in range(len(form) - 1, ANYWHERE - 1, -1)]
         for index in range(1, len(parts), 2):
             before, after = parts[index - 1], parts[index + 1]
-            start = next(filter(before.endswith, starts), "")
-            end = next(filter(after.startswith, ends), "")
-            parts[index - 1] = f"{before.removesuffix(start)}{HIDDEN}" if start else before
-            parts[index + 1] = f"{HIDDEN}{after.removeprefix(end)}" if end else after
+            if start := _find_start(before[-len(form) :], form):
+                parts[index - 1] = f"{before.removesuffix(start)}{HIDDEN}"
+            if end := _find_start(after[: len(form)][::-1], form[::-1])[::-1]:
+                parts[index + 1] = f"{HIDDEN}{after.removeprefix(end)}"
     return "".join(parts)
+
+
+def _find_start(text: str, form: str) -> str:
+    """Return the start of a form with which a text ends; empty if it has less than `ANYWHERE` characters."""
+    head = form[:ANYWHERE]
+    place = text.find(head) if len(form) > ANYWHERE else -1
+    while place >= 0 and not form.startswith(text[place:]):
+        place = text.find(head, place + 1)
+    return text[place:] if place >= 0 else ""
 
 
 def refuse_secrets(tree: Any, secrets: KnownSecrets, place: str) -> None:
