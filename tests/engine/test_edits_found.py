@@ -42,6 +42,9 @@ EDITS = {  # the body, what is edited and how, the argument, other files
 }  # fmt: skip
 
 HARMLESS = {
+    "the set-up of logging": ("import logging\nlog = logging.getLogger('a')\ndef setup():\n    logging.basicConfig(format='%(message)s')\n    log.setLevel(10)\nsetup()\ndef f(x):\n    log.debug(x)\n    return x\n", ")s'", ")s!'", "10", {}),
+    "what a try prints": ("try:\n    import json as codec\n    print('json')\nexcept ImportError:\n    codec = None\ndef f(x):\n    return codec.dumps(x)\n", "'json'", "'plain json'", "10", {}),
+    "a call that gets a constant": ("import os\nfrom pathlib import Path\nOUT = Path('out')\nos.makedirs(OUT, exist_ok=True)\ndef f(x):\n    return OUT.name\n", "exist_ok=True", "mode=0o700, exist_ok=True", "10", {}),
     "the default of a field": (CLASS + "def f(c):\n    return c.epochs\n", "epochs: int = 2", "epochs: int = 9", "Config(5)", {"other.py": ""}),
     "a comment in a module beside one for another Python": ("try:\n    import new\nexcept SyntaxError:\n    pass\ndef f(x):\n    return x\n", "def f", "# f\ndef f", "10", {"new.py": "def g(: pass\n"}),
     "a main block": ("import other\nH = [1]\ndef f(x):\n    return H, other.OTHER\nif __name__ == '__main__':\n    other.show(H, 3)\n", ", 3", ", 4", "10", {"other.py": DEFAULTS}),
@@ -73,35 +76,35 @@ def write(folder, body, argument, files):
         (folder / name).write_text(text)
 
 
-def edit(folder, body, old, new, argument, files):
-    changed = {
-        name: f"{text.replace(old, new)}\n" for name, text in files.items()
-    }  # of another size, as Python compares it
-    assert any(old in text for text in (body, *files.values()))
-    write(folder, body.replace(old, new), argument, changed)
+@pytest.fixture
+def edited(tmp_path, call):
+    """Return how a run of a program ended, after the program was edited."""
+
+    def edited(body, old, new, argument, files):
+        assert any(old in text for text in (body, *files.values()))
+        write(tmp_path, body, argument, files)
+        first = call("run", "flow.py", "--id", "one")
+        assert first[0] == 0, first
+        again = call("resume", "one")
+        assert again[0] == 0 and "0 executed" in again[2], again
+        changed = {name: f"{text.replace(old, new)}\n" for name, text in files.items()}  # Python notices another size
+        write(tmp_path, body.replace(old, new), argument, changed)
+        return first
+
+    return edited
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_an_edit_of_what_a_step_uses_stops_the_resume(name, tmp_path, call):
-    body, old, new, argument, files = EDITS[name]
-    write(tmp_path, body, argument, files)
-    first = call("run", "flow.py", "--id", "one")
-    assert first[0] == 0, first
-    again = call("resume", "one")
-    assert again[0] == 0 and "0 executed" in again[2], again
-    edit(tmp_path, body, old, new, argument, files)
+def test_an_edit_of_what_a_step_uses_stops_the_resume(name, edited, call):
+    first = edited(*EDITS[name])
     assert call("resume", "one")[0] == 10
     resumed = call("resume", "one", "--on-code-change", "rerun")
     assert resumed[1] == call("run", "flow.py", "--id", "clean")[1] != first[1]
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_an_edit_of_what_a_step_does_not_use_stops_nothing(name, tmp_path, call):
-    body, old, new, argument, files = HARMLESS[name]
-    write(tmp_path, body, argument, files)
-    first = call("run", "flow.py", "--id", "one")
-    assert first[0] == 0, first
-    edit(tmp_path, body, old, new, argument, files)
+def test_an_edit_of_what_a_step_does_not_use_stops_nothing(name, edited, call):
+    first = edited(*HARMLESS[name])
     again = call("resume", "one")
     assert again[0] == 0 and "0 executed" in again[2], again
     assert again[1] == first[1] == call("run", "flow.py", "--id", "clean")[1]

@@ -58,10 +58,10 @@ class Workflow(Generic[P, R_co]):
         Args:
             inputs: inputs by name.
         """
-        if IMMUTABLE.issuperset(map(type, inputs.values())):
-            return self.function(**inputs)  # type: ignore[call-arg]
-        copier = Copier()
-        return self.function(**{name: copier.copy_whole(value) for name, value in inputs.items()})  # type: ignore[call-arg]
+        if not IMMUTABLE.issuperset(map(type, inputs.values())):
+            copier = Copier()
+            inputs = {name: copier.copy_whole(value) for name, value in inputs.items()}
+        return self.function(**inputs)  # type: ignore[call-arg]
 
     def __repr__(self) -> str:
         return f"<workflow {self.name!r} of {self.where}>"
