@@ -179,14 +179,9 @@ def find_bound_names(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
 
 def find_aliases(statement: ast.AST) -> Iterator[tuple[str, str]]:
     """Yield the names that stand for the value of another name, or for an item of it, with that name."""
-    if isinstance(statement, ast.For):
-        target, value = statement.target, statement.iter
-    elif isinstance(statement, ast.Assign):
-        target, value = statement.targets[0], statement.value
-    else:
-        return
-    if isinstance(value, ast.Name):
-        yield from ((name, value.id) for name in find_bound_names([target])[0])
+    match statement:
+        case ast.For(target=target, iter=ast.Name(id=base)) | ast.Assign(targets=[target, *_], value=ast.Name(id=base)):
+            yield from ((name, base) for name in find_bound_names([target])[0])
 
 
 def is_main_guard(test: ast.AST) -> bool:

@@ -204,9 +204,8 @@ def is_edited(file: str, scope: Mapping[str, Any]) -> bool:
         return False
     later = {each for each in (status.st_mtime_ns, status.st_ctime_ns) if each > noted_at}
     if later:
-        now = time.time_ns()
         future = _FUTURE.setdefault(file, set())
-        future |= {each for each in later if each > now}
+        future |= {each for each in later if each > time.time_ns()}
         later -= future
     return bool(later)
 
