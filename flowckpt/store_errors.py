@@ -247,19 +247,19 @@ class RunMovedOnError(OfRun, FlowckptError):
 
 
 class FencedError(OfRun, FlowckptError):
-    """A save came from a writer that no longer owns the run; nothing was acknowledged."""
+    """A save came from a writer that no longer owns the run; it was not acknowledged."""
 
     attempt: int = field("the attempt of the refused writer")
     newest_attempt: int | None = field("the newest attempt, or None if the run is gone")
     message: str = derived("attempt {attempt} of run {workflow_id!r} may not save any more: {cause}")
-    remedy: str = derived("Nothing was acknowledged. {advice}")
+    remedy: str = derived("This save was not acknowledged. {advice}")
 
     def _words(self) -> Mapping[str, object]:
         if self.newest_attempt is None:
             return {"cause": "the run was cleared", "advice": "Another process removed what this attempt had saved."}
         return {
             "cause": f"attempt {self.newest_attempt} has taken over",
-            "advice": f"See who owns it with 'flowckpt show {shell_word(self.workflow_id)}'.",
+            "advice": f"The new owner has the earlier checkpoints: 'flowckpt show {shell_word(self.workflow_id)}'.",
         }
 
 

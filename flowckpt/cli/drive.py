@@ -61,7 +61,7 @@ from flowckpt.execution.interrupts import RunInterrupted
 
 _NOTED = (StaleStepError, StepInDoubtError, WorkflowChangedError)
 """The errors after which a run is listed as stale: it needs a person."""
-_RESUMABLE = (RunLockedError, FencedError, WorkflowChangedError)
+_RESUMABLE = (RunLockedError, WorkflowChangedError)
 
 
 @attrs.frozen(eq=False, repr=False)

@@ -193,6 +193,17 @@ def test_an_owner_that_does_not_stop_in_time_is_told(trips):
     assert (owner.returncode, trips.log()) == (143, UNDONE)
 
 
+def test_an_owner_whose_run_was_taken_over_names_the_new_owner_and_advises_no_resume(trips):
+    owner = trips.start("run", "trip.py:trip", "--id", "one", "-i", "seconds=1")
+    trips.wait_for("last")
+    owner.send_signal(signal.SIGSTOP)
+    trips("resume", "one", "--steal").expect(0)
+    owner.send_signal(signal.SIGCONT)
+    _, said = owner.communicate(timeout=120)
+    assert owner.returncode == 75 and "attempt 2 has taken over" in said
+    assert "The new owner has the earlier checkpoints: 'flowckpt show one'" in said and "Resume with" not in said
+
+
 def test_a_cancelled_run_can_be_resumed_and_is_not_cancelled_again(trips):
     (trips.directory / "die").touch()
     trips("run", "trip.py:trip", "--id", "one").expect(-signal.SIGKILL)

@@ -83,3 +83,11 @@ def test_directories_of_a_store_are_made_by_a_copy_as_by_a_run(runs):
     runs("copy", "one", "--to", "sqlite:far/away/runs.db").expect(0)
     runs("run", "pipeline.py:naps", "--id", "three", "--store", "sqlite:away/runs.db").expect(0)
     assert (runs.directory / "far/away/runs.db").is_file() and (runs.directory / "away/runs.db").is_file()
+
+
+def test_the_files_of_a_file_manager_beside_the_runs_are_no_runs(runs):
+    for name in (".DS_Store", "._one", ".directory"):
+        (runs.directory / ".flowckpt" / "runs" / name).write_text("icons")
+    for words in (["list"], ["store", "check"], ["store", "stats"], ["store", "prune"], ["recover"]):
+        ran = runs(*words).expect(0)
+        assert "icons" not in ran.err and ".directory" not in ran.err + ran.out and "._one" not in ran.err + ran.out

@@ -199,15 +199,6 @@ def temporary_name(process: ProcessIdentity, token: str) -> str:
     return f".new-{_boot(process)}-{process.pid}-{process.start_time}-{token}"
 
 
-def is_temporary(name: str) -> bool:
-    """Return whether a name is that of an unfinished file or directory.
-
-    Args:
-        name: a name in the directory.
-    """
-    return name[:5] == ".new-" and re.fullmatch(_TEMPORARY, name) is not None
-
-
 def is_abandoned(name: str, here: ProcessIdentity) -> bool:
     """Return whether a name is that of an unfinished file or directory whose process is known to be dead.
 

@@ -34,7 +34,7 @@ from flowckpt.errors import (
     UnsupportedFilesystemError,
 )
 from flowckpt.stores.file.directory import read_file, read_image, replace_unsynced
-from flowckpt.stores.file.layout import INDEX, RESERVE, RUNS, is_temporary, run_directory
+from flowckpt.stores.file.layout import INDEX, RESERVE, RUNS, run_directory
 from flowckpt.stores.file.store_keys import Guard, read_identity
 from flowckpt.stores.file.values import read_blob
 from flowckpt.stores.leases import MANY_FILES
@@ -218,7 +218,7 @@ class Location:
                 return []
             with open_if_there(filesystem, filesystem.open_directory, root, RUNS) as runs:
                 names = [] if runs is None else filesystem.names(runs)
-        return sorted(name for name in names if not is_temporary(name))
+        return sorted(name for name in names if name[0] != ".")  # temporary, or of a file manager, such as .DS_Store
 
     def _make_fetch(self, workflow_id: str) -> Fetch:
         def fetch(digest: str, size: int) -> bytes:

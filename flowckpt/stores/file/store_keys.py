@@ -39,7 +39,6 @@ from flowckpt.stores.file.layout import (
     IDENTITY,
     NOT_OURS,
     RUNS,
-    is_temporary,
     keys_name,
     keys_numbers,
     segment_name,
@@ -384,7 +383,7 @@ def _iter_runs(filesystem: FileSystem, root: int) -> Iterator[tuple[int, list[st
     """Yield each run's directory, open, with the names in it; skip everything else, and runs of another user."""
     with open_if_there(filesystem, filesystem.open_directory, root, RUNS) as runs:
         for name in sorted(() if runs is None else filesystem.names(runs)):
-            if runs is None or is_temporary(name):  # being received, not a run yet
+            if runs is None or name[0] == ".":  # being received, not a run yet
                 continue
             try:
                 opened = filesystem.open_directory(runs, name)
