@@ -26,7 +26,14 @@ from flowckpt import (
 )
 from flowckpt.core.records import CheckpointData
 from flowckpt.core.system.filesystem import PosixFileSystem
-from flowckpt.errors import CheckpointStorageError, FencedError, SettingError, StepFailedError, StepInDoubtError
+from flowckpt.errors import (
+    CheckpointStorageError,
+    DiskFullError,
+    FencedError,
+    SettingError,
+    StepFailedError,
+    StepInDoubtError,
+)
 from flowckpt.testing import FakeClock
 
 ran: list[Any] = []
@@ -433,6 +440,7 @@ def test_a_full_disk_loses_nothing_that_was_durable_before(policy: str, status: 
     lost = [event.checkpoint_id for event in events if event.kind == "CheckpointFailed"]
     assert lost == ["work[1]"]
     assert (result.status, result.is_saved) == (status, policy == "continue")
+    assert isinstance(result.error, DiskFullError) == (policy == "fail")
     assert ran == ([0, 1] if policy == "fail" else [0, 1, 2])
     durable = ["work"] if policy == "fail" else ["work", "work[1]", "work[2]"]  # there is room again for the third
     assert [each.path for each in latest(FileCheckpointStore(tmp_path)).step_results] == durable

@@ -19,8 +19,8 @@ from flowckpt.core.codec.results import Blobs, encode_time
 from flowckpt.core.records import CheckpointData, HistoryView, Reason
 from flowckpt.core.system.blocking import APART, Waiting
 from flowckpt.core.system.declared import shell_word
-from flowckpt.core.system.filesystem import NOWHERE, FileSystem, Place, open_if_there
-from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
+from flowckpt.core.system.filesystem import FULL, NOWHERE, FileSystem, Place, open_if_there
+from flowckpt.errors import CheckpointStorageError, DiskFullError, FencedError, VanishedError
 from flowckpt.stores.file.directory import StartedSteps, give_up_segment, read_lines, seal_live_note
 from flowckpt.stores.file.layout import mark_name, released_name, segment_name, segment_numbers
 from flowckpt.stores.file.values import share_blobs, write_blobs
@@ -627,11 +627,11 @@ class SegmentWriter(FencedWriter):
             self._refuse_write(self._workflow_id, self.number, "on the disk")
 
     def _save_error(self, error: OSError) -> CheckpointStorageError:
+        run, name = self._workflow_id, segment_name(self.number)
+        problem = f"saving run {run!r} to {name} failed: {error.strerror or error}; whether the checkpoint is on the disk is unknown"
+        if error.errno in FULL:
+            return DiskFullError(problem, workflow_id=run, operation="save", is_outcome_unknown=True)
+        remedy = f"Repair the disk, then 'flowckpt resume {shell_word(run)}'."
         return CheckpointStorageError(
-            f"saving run {self._workflow_id!r} to {segment_name(self.number)} failed: {error.strerror or error}; "
-            "whether the checkpoint is on the disk is unknown",
-            workflow_id=self._workflow_id,
-            operation="save",
-            is_outcome_unknown=True,
-            remedy=f"Free disk space or repair the disk, then 'flowckpt resume {shell_word(self._workflow_id)}'.",
+            problem, workflow_id=run, operation="save", is_outcome_unknown=True, remedy=remedy
         )
