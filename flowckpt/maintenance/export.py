@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from flowckpt.core.codec import Json
+from flowckpt.core.codec import Json, encode
 from flowckpt.core.codec.blob import Blob, plain_tree
 from flowckpt.core.codec.checkpoints import CARRIED, encode_head, export_text
 from flowckpt.core.codec.results import as_view
@@ -346,7 +346,7 @@ def run_lines(workflow_id: str, checkpoints: Sequence[CheckpointData], key: Key 
     latest = checkpoints[-1]
     writer, whole = LineWriter(workflow_id), sha256()
     target = {key: text for key, text in dict(latest.metadata.get("target", {})).items() if isinstance(text, str)}
-    first = header_line(workflow_id, latest.workflow_name, latest.status.value, target)
+    first = header_line(workflow_id, latest.workflow_name, latest.status.value, encode(target))
     whole.update(first)
     yield first
     for line in writer.lines(checkpoints):

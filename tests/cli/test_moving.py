@@ -8,6 +8,9 @@ import sys
 
 import pytest
 
+from flowckpt.stores.sqlite.library import library
+from tests.cli.conftest import Command
+
 
 @pytest.fixture
 def crashed(flowckpt, tmp_path):
@@ -178,3 +181,32 @@ def test_an_export_does_not_follow_a_symbolic_link(crashed, tmp_path, options, i
     crashed("export", "one", "-o", "git/", *options).expect(2)
     assert (mine.read_text() if mine.exists() else "") == ("" if is_dangling else "mine")
     assert all((tmp_path / name).is_symlink() for name in ("one.run", "fetch.json", "git/000002-fetch.json"))
+
+
+# --- names that are not UTF-8 -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["with the newest SQLite", "with Python's SQLite"])
+def sqlite_library(request, monkeypatch):
+    if "Python" in request.param:
+        monkeypatch.setitem(sys.modules, "apsw", None)
+    library.cache_clear()
+    yield
+    library.cache_clear()
+
+
+@pytest.mark.usefixtures("sqlite_library")
+def test_a_directory_and_a_database_may_have_names_that_are_not_utf_8(flowckpt, tmp_path):
+    odd, store = tmp_path / "d\udcff", ("--store", "sqlite:z\udcff%41?.db")
+    odd.mkdir()
+    (odd / "pipeline.py").write_text((tmp_path / "pipeline.py").read_text())
+    inside = Command(odd)
+    inside("run", "pipeline.py:etl", "-i", "source=a.csv", "--id", "one", *store).expect(1)
+    assert (odd / "z\udcff%41?.db").is_file()
+    assert [run["workflow_id"] for run in inside("list", "--json", *store).expect(0).document] == ["one"]
+    inside("export", "one", "-o", "one.run", *store).expect(0)
+    said = inside("import", "one.run", "--store", "file:there", "--json").expect(0).document
+    assert (said["target"]["cwd"], said["target"]["file"]) == (str(odd), str(odd / "pipeline.py"))
+    (odd / "ready").touch()
+    said = flowckpt("resume", "one", "--accept-import", "--json", "--store", f"file:{odd}/there").expect(0).document
+    assert said["output"] == 1000

@@ -114,7 +114,7 @@ def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem |
     with _making, contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     _copy_mode_to_wal(path)
-    connection = _open(path, str(path))
+    connection = _open(path)
     with closed_on_error(connection):
         if not connection.execute("PRAGMA page_count").fetchone()[0]:  # new: this writes
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -128,9 +128,10 @@ def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem |
     return connection
 
 
-def _open(path: Path, location: str, *, is_uri: bool = False) -> sqlite3.Connection:
+def _open(path: Path, options: str = "") -> sqlite3.Connection:
     """Return a connection to a file, if it is flowckpt's, with the settings that reading needs."""
-    connection = library().open(location, timeout=_POLL_SECONDS, is_uri=is_uri)
+    # A URI, because apsw takes no path that is not UTF-8.
+    connection = library().open(f"{path.as_uri()}{options}", timeout=_POLL_SECONDS, is_uri=True)
     with closed_on_error(connection):
         add_functions(connection)
         check_ownership(connection, path)
@@ -316,7 +317,7 @@ def connect_to_read(path: Path, *, allowed: Sequence[str] = ()) -> ReadConnectio
         file.seek(_MODE_AT)
         is_wal = file.read(1) == _WAL_MODE
     try:
-        return ReadConnection(_open(path, f"{path.as_uri()}?mode=ro", is_uri=True))
+        return ReadConnection(_open(path, "?mode=ro"))
     except sqlite3.Error as error:
         if _error_name(error).startswith("SQLITE_READONLY") and not is_wal:
             raise _read_error(path, "a crash interrupted a transaction, which cannot be rolled back here") from error
@@ -327,7 +328,7 @@ def connect_to_read(path: Path, *, allowed: Sequence[str] = ()) -> ReadConnectio
             raise _read_error(
                 path, f"its newest checkpoints are in {wal_path(path)}, which cannot be read without writing next to it"
             ) from error
-        return ReadConnection(_open(path, f"{path.as_uri()}?immutable=1", is_uri=True), stamp)
+        return ReadConnection(_open(path, "?immutable=1"), stamp)
 
 
 def read_stamp(path: Path) -> Stamp | None:
