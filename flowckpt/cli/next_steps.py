@@ -60,12 +60,17 @@ class ResumeLine(FieldEquality):
         """Return the command, quoted for a shell and safe to show.
 
         Args:
-            *added: further options; they replace typed ones of the same name.
+            *added: a further option; it replaces a typed one of the same name, or a decision on the same step.
             name: the command.
         """
         words = [*self.place_words(), *["--no-cache"] * self.options.no_cache]
-        for option, value in (*self._typed_options(), *(self._typed_saving_options() if name == "resume" else ())):
-            if option not in added:
+        decided = added[1] if added[:1] in (("--done",), ("--not-done",)) else None
+        for option, value in (
+            *self._typed_options(),
+            *self._typed_decisions(decided),
+            *(self._typed_saving_options() if name == "resume" else ()),
+        ):
+            if decided is not None or option not in added:
                 words += [option, value]
         return command_line(name, self.choice, self.workflow_id, options=[*words, *added])
 
@@ -91,10 +96,15 @@ class ResumeLine(FieldEquality):
                 yield SETTINGS["executors"].option, each
         if options.from_step is not None:
             yield "--from", options.from_step
-        for path, output in options.done.items():
-            yield "--done", path if output is ... else f"{path}={output.text}"
-        for path in options.not_done:
-            yield "--not-done", path
+
+    def _typed_decisions(self, decided: str | None) -> Iterable[tuple[str, str]]:
+        """Yield the decisions on steps in doubt, except on one that is decided now."""
+        for path, output in self.options.done.items():
+            if path != decided:
+                yield "--done", path if output is ... else f"{path}={output.text}"
+        for path in self.options.not_done:
+            if path != decided:
+                yield "--not-done", path
 
     def _typed_saving_options(self) -> Iterable[tuple[str, str]]:
         if self.on_save_error is not None and not is_set_already("on_save_error", self.on_save_error):

@@ -99,6 +99,7 @@ def test_a_live_run_is_stopped_in_its_step_undone_and_cancelled(trips, is_async)
         "was": "running",
         "undone": ["flight", "hotel"],
         "not_undone": [],
+        "in_doubt": [],
         "attempt": 1,
     }
     _, err = owner.communicate(timeout=120)

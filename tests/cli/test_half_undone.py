@@ -104,6 +104,12 @@ def test_a_failed_resume_that_restored_all_and_undid_it_does_not_say_that_the_ne
     assert "Every step was restored" not in sagas("resume", "one").expect(1).err
 
 
+def test_a_resume_after_an_undo_names_no_step_that_the_workflow_does_not_have(sagas: Any) -> None:
+    sagas("run", "saga.py:saga", "--id", "one").expect(1)
+    (sagas.directory / "mended").touch()
+    assert "dropped" not in sagas("resume", "one", "--force").expect(0).err
+
+
 def test_a_run_that_dies_in_each_undoing_is_shown_as_in_a_crash_loop(sagas: Any) -> None:
     dies(sagas, "always")
     sagas("resume", "one", "--max-crashes", "2").expect(-signal.SIGKILL)

@@ -246,3 +246,42 @@ def test_a_done_step_before_which_something_changed_is_kept_or_repeated_by_a_per
     assert "Find out" not in ran.err
     flowckpt("resume", "one", "--on-stale", "rerun", "--done", "pay").expect(0)
     assert (tmp_path / "log").read_text() == "pay\n"
+
+
+TWO = """
+import os
+from flowckpt import step, workflow
+from pathlib import Path
+
+def pay(who):
+    with open("log", "a") as file:
+        file.write(f"pay {who}\\n")
+    if len(Path("log").read_text().splitlines()) >= 2 and not Path("quick").exists():
+        os.kill(os.getpid(), 9)
+    while not Path("quick").exists():
+        pass
+    return who
+
+@workflow
+def two():
+    return (yield step("pay").map(pay, ["ann", "bob"], key=str).at_most_once())
+"""
+
+
+def test_the_way_on_for_a_second_step_in_doubt_keeps_the_decision_on_the_first(flowckpt, tmp_path):
+    (tmp_path / "pay.py").write_text(TWO)
+    flowckpt("run", "pay.py", "--id", "one").expect(-signal.SIGKILL)
+    (tmp_path / "quick").touch()
+    for first in ("--done", "--not-done"):
+        err = flowckpt("resume", "one", first, "pay/[ann]").expect(15).err
+        assert f"flowckpt resume {first} 'pay/[ann]' --done 'pay/[bob]' one" in err
+        assert f"flowckpt resume {first} 'pay/[ann]' --not-done 'pay/[bob]' one" in err
+    flowckpt("resume", "one", "--done", 'pay/[ann]="ann"', "--not-done", "pay/[bob]").expect(0)
+    assert [line for line in flowckpt.log() if "bob" in line] == ["pay bob"] * 2
+
+
+def test_a_cancelled_run_names_its_step_in_doubt(killed):
+    command = killed("pay.py:blind")
+    ran = command("cancel", "one").expect(0)
+    assert "step pay had started and has no recorded end, so it was not undone: look whether it was done" in ran.err
+    assert command("cancel", "one", "--json").expect(0).document["in_doubt"] == ["pay"]

@@ -14,7 +14,7 @@ from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.records import CheckpointData, Status, generation
 from flowckpt.core.system.blocking import start_within
 from flowckpt.core.system.numbers import join_names
-from flowckpt.engine.rules.paths import step_of
+from flowckpt.engine.rules.paths import ROLLBACK, step_of
 from flowckpt.engine.values.failures import find_failed_step
 from flowckpt.engine.values.result import WorkflowResult
 from flowckpt.errors import CheckpointStorageError, FlowckptError, StepFailedError
@@ -92,7 +92,7 @@ def show_orphaned(before: CheckpointData, after: CheckpointData | None) -> None:
     """
     if after is None or generation.number_of(after.metadata) != generation.number_of(before.metadata):
         return
-    gone = {each.path: None for each in before.step_results}
+    gone = {each.path: None for each in before.step_results if each.step_type != ROLLBACK}
     for each in after.step_results:
         gone.pop(each.path, None)
     names = [escape(path) for path in gone if path.rpartition("/")[0] not in gone]
@@ -113,12 +113,16 @@ def show_cancelled(done: Cancelled) -> None:
 
 
 def show_not_undone(done: Cancelled) -> None:
-    """Name the steps of a cancelled run that could not be undone."""
+    """Name the steps of a cancelled run that could not be undone, and those in doubt."""
     for path in done.not_undone:
         message = (
             f"step {escape(path)} could not be undone; 'flowckpt show {escape(done.workflow_id)} --steps' says why"
         )
         say(f"flowckpt: {add_store_option(message)}")
+    for path in done.in_doubt:
+        say(
+            f"flowckpt: step {escape(path)} had started and has no recorded end, so it was not undone: look whether it was done"
+        )
 
 
 # The summary of a run whose end is not saved.

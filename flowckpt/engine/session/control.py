@@ -41,6 +41,8 @@ class Cancelled:
         was: its previous status.
         undone: the undone steps, newest first.
         not_undone: the steps that could not be undone.
+        in_doubt: the steps that had started and have no recorded end: whether they had an effect is unknown, so they were
+            not undone.
         attempt: the attempt that ended it.
     """
 
@@ -48,6 +50,7 @@ class Cancelled:
     was: Status
     undone: tuple[str, ...]
     not_undone: tuple[str, ...]
+    in_doubt: tuple[str, ...]
     attempt: int
 
 
@@ -124,7 +127,8 @@ def _describe_cancel(workflow_id: str, was: Status, before: CheckpointData, afte
     added = [each for each in after.step_results[len(before.step_results) :] if each.step_type == ROLLBACK]
     undone = tuple(step_of(each.path) for each in added if each.success)
     not_undone = tuple(step_of(each.path) for each in added if not each.success)
-    return Cancelled(workflow_id, was, undone, not_undone, after.attempt)
+    in_doubt = tuple(path for path in after.in_flight if path in before.in_flight)  # others were stopped by the cancel
+    return Cancelled(workflow_id, was, undone, not_undone, in_doubt, after.attempt)
 
 
 def _is_undo_missing(before: CheckpointData, after: CheckpointData) -> bool:
