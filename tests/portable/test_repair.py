@@ -42,11 +42,23 @@ def w(many: int = 3):
 """
 
 
-def start(tmp_path: Path, **settings: str) -> Callable[..., str]:
+LARGE = """
+import time
+""" + PROGRAM.replace("(make, name)", "(large, name)").replace(
+    """    return f"large {name} " + "y" * 300_000
+""",
+    """    make("large-" + name)
+    time.sleep(0.02)  # so that the files differ in their times
+    return f"large {name} " + "yz"[os.path.exists("other")] * 300_000
+""",
+)
+
+
+def start(tmp_path: Path, program: str = PROGRAM, **settings: str) -> Callable[..., str]:
     """Start the run, which fails, and return what runs commands on it."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("FLOWCKPT")}
     env |= {"PYTHONPATH": str(tmp_path), **settings}
-    (tmp_path / "p.py").write_text(PROGRAM)
+    (tmp_path / "p.py").write_text(program)
 
     def run(*words: str, code: int | None = 0) -> str:
         ended, out, err = run_command([*words], cwd=tmp_path, env=env)
@@ -159,19 +171,92 @@ def test_a_segment_without_a_header_takes_those_along_that_continue_it(shell, tm
     assert not list((tmp_path / ".flowckpt" / "damaged").iterdir())
 
 
-def test_a_damaged_large_value_costs_the_steps_from_it_on(shell, tmp_path):
-    if (tmp_path / "key").exists():
-        pytest.skip("a sealed line does not name the value in the open")
-    (blob,) = (tmp_path / ".flowckpt" / "runs" / "one" / "blobs").iterdir()
-    data = blob.read_bytes()
-    blob.chmod(0o600)
-    blob.write_bytes(data[:100] + b"!" + data[101:])
-    shell("store", "check", "one", code=11)
-    assert "large value" in shell("store", "repair", "one")
-    document = json.loads(shell("show", "one", "--json"))
-    assert [each["path"] for each in document["steps"]] == ["a", "b", "c"]
-    (tmp_path / "go").touch()
-    shell("resume", "one")
+@pytest.fixture(params=["none", "gzip", "authenticate", "encrypt"])
+def values(tmp_path: Path, request):
+    """A run with large values only, and what runs commands on it."""
+    if request.param in ("none", "gzip"):
+        return start(tmp_path, LARGE, FLOWCKPT_COMPRESSION=request.param)
+    env = {key: value for key, value in os.environ.items() if not key.startswith("FLOWCKPT")}
+    code, _, err = run_command(["store", "key", "new", "key", "--use", request.param], cwd=tmp_path, env=env)
+    assert code == 0, err
+    return start(tmp_path, LARGE, FLOWCKPT_KEY_FILE="key")
+
+
+def list_values(tmp_path: Path) -> list[Path]:
+    """Return the files of the large values, in the order in which they were written."""
+    files = (tmp_path / ".flowckpt" / "runs" / "one" / "blobs").iterdir()
+    return sorted(files, key=lambda each: each.stat().st_mtime_ns)
+
+
+def spoil_value(file: Path, kind: str) -> None:
+    data = file.read_bytes()
+    file.unlink()
+    if kind == "cut":
+        file.write_bytes(data[: len(data) // 2])
+    elif kind == "changed":
+        file.write_bytes(data[:-6] + bytes([data[-6] ^ 1]) + data[-5:])  # of the checksum, if it is packed
+
+
+@pytest.mark.parametrize("kind", ["missing", "cut", "changed"])
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_a_lost_large_value_costs_the_steps_from_it_on(values, tmp_path, kind, number):
+    paths_before, file = paths(values("show", "one", "--json")), list_values(tmp_path)[number]
+    spoil_value(file, kind)
+    values("store", "check", "one", code=11)
+    said = values("store", "repair", "one")
+    assert f"lost: blobs/{file.name.removesuffix('.gz')}" in said
+    assert (aside(tmp_path) / "runs" / "one" / "blobs" / file.name).exists() is (kind != "missing")
+    assert paths(values("show", "one", "--json")) == ["a", "b", "c", "large"][:number]
+    assert "ok: one" in values("store", "check")
+    assert resumed(values, tmp_path) == ["large-a", "large-b", "large-c", "large-one"][number:]
+    assert paths(values("show", "one", "--json")) == paths_before
+    values("run", "p.py", "--id", "clean")
+    values("diff", "one", "clean", "--exit-code")
+    assert "nothing was changed" in values("store", "repair", "one")
+
+
+@pytest.mark.parametrize("kind", ["missing", "changed"])
+def test_a_lost_value_brings_back_no_result_that_the_run_left_behind(values, tmp_path, kind):
+    (tmp_path / "other").touch()
+    values("resume", "one", "--from", "c", code=1)
+    before = json.loads(values("show", "one", "--json"))
+    spoil_value(list_values(tmp_path)[4], kind)  # of c in the second attempt
+    values("store", "repair", "one")
+    after = json.loads(values("show", "one", "--json"))
+    assert [each["path"] for each in after["steps"]] == ["a", "b"]
+    assert after["steps"] == before["steps"][:2]
+    assert resumed(values, tmp_path) == ["large-c", "large-one"]
+
+
+def test_a_run_whose_every_value_is_lost_keeps_its_start(values, tmp_path):
+    for file in list_values(tmp_path):
+        file.unlink()
+    said = values("store", "repair", "one")
+    assert said.count("lost: blobs/") == 4
+    assert "1 checkpoint, 0 results" in said
+    assert resumed(values, tmp_path) == ["large-a", "large-b", "large-c", "large-one"]
+
+
+def test_a_lost_value_of_a_compacted_run_is_repaired(values, tmp_path):
+    values("resume", "one", code=1)
+    values("store", "prune", "one", "--keep", "4")
+    before = paths(values("show", "one", "--json"))
+    spoil_value(list_values(tmp_path)[3], "missing")
+    values("store", "check", "one", code=11)
+    assert "lost: blobs/" in values("store", "repair", "one")
+    assert paths(values("show", "one", "--json")) == before[:3]
+    assert "ok: one" in values("store", "check")
+    assert resumed(values, tmp_path) == ["large-one"]
+
+
+@pytest.mark.parametrize("line", [3, -1])
+def test_a_damaged_pack_is_lost_as_a_whole(shell, tmp_path, line):
+    shell("resume", "one", code=1)
+    shell("store", "prune", "one", "--keep", "4")
+    (file,) = (tmp_path / ".flowckpt" / "runs" / "one").glob("*.jsonl")
+    damage(tmp_path, int(file.stem), line)
+    assert "no checkpoint of it can be read" in shell("store", "repair", "one", code=11)
+    assert not list((tmp_path / ".flowckpt" / "damaged").iterdir())
 
 
 def test_messages_and_pins_stay(shell, tmp_path):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from flowckpt.core.codec.blob import Blob
 from flowckpt.core.records import CheckpointData
 from flowckpt.core.system.filesystem import sync_directory
 from flowckpt.errors import (
@@ -27,9 +28,8 @@ from flowckpt.errors import (
     ForeignRecordError,
     RunLockedError,
 )
-from flowckpt.stores.content import check_values, find_damaged_attempts
+from flowckpt.stores.content import find_damaged_attempts
 from flowckpt.stores.file.layout import (
-    BLOBS,
     HEAD,
     IDENTITY,
     LIVE,
@@ -72,6 +72,7 @@ class _Repair:
     store: FileCheckpointStore
     workflow_id: str
     lost: list[Loss] = attrs.field(init=False, factory=list)
+    _are_lost: dict[str, bool] = attrs.field(init=False, factory=dict)
 
     @property
     def place(self) -> Path:
@@ -144,8 +145,15 @@ class _Repair:
         for number in segments:
             self._copy_segment(number, copy)
         intact = self._open_store(aside / _INTACT)
-        while (damage := await self._find_damage(intact)) is not None:
-            self._cut_damage(copy, damage)
+        while True:
+            try:
+                kept = await self._read_copy(intact)
+            except (CheckpointCorruptedError, ForeignRecordError) as damage:
+                self._remove_newest(copy, damage)
+            else:
+                break
+        if not kept:
+            raise unrepairable_error(self.workflow_id, str(self.place))
 
     def _open_store(self, path: Path) -> FileCheckpointStore:
         """Open a store with the same keys, without a check of the head files."""
@@ -163,46 +171,46 @@ class _Repair:
         if kept:
             (copy / segment_name(number)).write_bytes(kept)
 
-    async def _find_damage(self, intact: FileCheckpointStore) -> CheckpointCorruptedError | ForeignRecordError | None:
-        """Return the next damage in the copy: a large value, or a segment that continues a missing record."""
-        try:
-            found = await read_all_attempts(intact, self.workflow_id)
-            for data in found:
-                check_values(data.held_values)
-                check_values(result.held_output for result in data.step_results)
-        except (CheckpointCorruptedError, ForeignRecordError) as error:
-            return error
-        if not found:
-            raise unrepairable_error(self.workflow_id, str(self.place))
-        return None
+    async def _read_copy(self, intact: FileCheckpointStore) -> Sequence[CheckpointData]:
+        """Return the checkpoints in the copy, without those that need a lost value.
 
-    def _cut_damage(self, copy: Path, damage: CheckpointCorruptedError | ForeignRecordError) -> None:
-        """Remove the damage from the copy: all lines from the one that refers to a lost value on, or a segment."""
+        If the current history is cut, checkpoints that it had left behind must not become current again.
+        """
+        found = await read_all_attempts(intact, self.workflow_id)
+        kept = {data.sequence: data for data in found if self._has_values(data)}
+        current = {each.sequence for each in await intact.list_checkpoints(self.workflow_id)}
+        newest = max(current & kept.keys() or kept, default=0)
+        return [data for data in kept.values() if data.sequence <= newest]
+
+    def _has_values(self, data: CheckpointData) -> bool:
+        held = [*data.held_values, *(result.held_output for result in data.step_results)]
+        return not [each for each in held if isinstance(each, Blob) and self._is_lost(each)]
+
+    def _is_lost(self, value: Blob) -> bool:
+        """Return whether a large value cannot be read; note it as lost."""
+        if value.digest not in self._are_lost:
+            self._are_lost[value.digest] = False
+            try:
+                value.content()
+            except CheckpointCorruptedError as error:
+                self._are_lost[value.digest] = True
+                detail = f"{error.detail}; the checkpoints that need it were removed"
+                self.lost.append(Loss(error.location, value.size, detail))
+        return self._are_lost[value.digest]
+
+    def _remove_newest(self, copy: Path, damage: CheckpointCorruptedError | ForeignRecordError) -> None:
+        """Remove the newest segment from the copy, in which something continues a lost record."""
         segments = segment_numbers(_list_names(copy))
-        digest = next(
-            (each.name.partition(".")[0] for each in (copy / BLOBS).glob("*") if each.name[:64] in str(damage)), ""
-        )
-        for number in segments if digest else ():
-            data = (copy / segment_name(number)).read_bytes()
-            found = data.find(digest.encode())
-            if found >= 0:
-                start = data.rfind(b"\n", 0, found) + 1
-                (copy / segment_name(number)).write_bytes(data[:start])
-                self.lost.append(
-                    Loss(segment_name(number), len(data) - start, f"it needs a large value that is damaged: {damage}")
-                )
-                return
         if not segments:
             raise damage
         newest = copy / segment_name(segments[-1])
-        size = newest.stat().st_size
+        self.lost.append(Loss(newest.name, newest.stat().st_size, f"it continues a lost record: {damage.message}"))
         newest.unlink()
-        self.lost.append(Loss(newest.name, size, f"it continues a lost record: {damage}"))
 
     async def _restore_run(self, aside: Path) -> Repaired:
         """Put the intact copy in the place of the run, with its messages and pins."""
         intact = self._open_store(aside / _INTACT)
-        found = await read_all_attempts(intact, self.workflow_id)
+        found = await self._read_copy(intact)
         if await self.store.load_latest(self.workflow_id) is None:
             await self.store.receive_run(self.workflow_id, lambda: found)
         try:
@@ -234,7 +242,7 @@ def _extract_intact(workflow_id: str, number: int, data: bytes, seals: Seals) ->
             parse_segment(data, number=number, seal=seal)
         except SegmentDamagedError as damage:
             why = why or str(damage)
-            data = data[: damage.offset]
+            data = data[: damage.offset] if damage.offset < len(data) else b""  # a pack counts only as a whole
         else:
             break
     return data, why

@@ -67,15 +67,15 @@ def read_blob(filesystem: FileSystem, run: int, workflow_id: str, digest: str, s
     Raises:
         CheckpointCorruptedError: it is missing, or its content does not match the record.
     """
-    location = f"{BLOBS}/{digest}"
+    names = values.names(digest)
     try:
         with held_open(filesystem, filesystem.open_directory(run, BLOBS)) as directory:
-            file, name = _open_value(filesystem, directory, values.names(digest))
+            file, name = _open_value(filesystem, directory, names)
     except OSError as error:
         if error.errno not in NOT_OURS:
             raise  # a failure of the medium does not mean that the record is damaged
         raise CheckpointCorruptedError(
-            workflow_id, location=location, detail=f"a large value cannot be read: {error.strerror}"
+            workflow_id, location=f"{BLOBS}/{names[0]}", detail=f"a large value cannot be read: {error.strerror}"
         ) from error
     with held_open(filesystem, file):
         most = size if name == digest else values.most_bytes(size)
@@ -87,7 +87,9 @@ def read_blob(filesystem: FileSystem, run: int, workflow_id: str, digest: str, s
             workflow_id, location=f"{BLOBS}/{name}", detail=f"a large value cannot be opened: {broken}"
         ) from broken
     if len(content) != size or sha256(content).hexdigest() != digest:
-        raise CheckpointCorruptedError(workflow_id, location=location, detail="a large value does not match its digest")
+        raise CheckpointCorruptedError(
+            workflow_id, location=f"{BLOBS}/{name}", detail="a large value does not match its digest"
+        )
     return content
 
 
