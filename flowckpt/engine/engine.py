@@ -391,9 +391,8 @@ class WorkflowEngine:
         if wait is not None:
             how: Any = {"data": data, "by": by, "signal_id": made, "patience_seconds": wait}
             return await session.respond.ask(self.store, self._clock, workflow_id, name, **how)
-        return await session.respond.send_signal(
-            self.store, self._clock, workflow_id, name, data=data, by=by, signal_id=made
-        )
+        send = session.respond.send_signal if signal_id is None else session.respond.send_once
+        return await send(self.store, self._clock, workflow_id, name, data=data, by=by, signal_id=made)
 
     async def approve(
         self, workflow_id: str, name: str, *, by: str = "", comment: str = "", options: RunOptions | None = None

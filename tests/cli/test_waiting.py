@@ -122,6 +122,9 @@ def test_a_signal_is_kept_told_and_taken_once(waits):
     done = waits("resume", "r", "--json").expect(0).document
     assert done["output"] == [{"rows": [1]}, None]
     assert waits.log() == ["took {'rows': [1]}"]
+    taken = waits("signal", "r", "go", "--id", "monday", "--data", '"other"').expect(0)
+    assert (taken.out, taken.err) == ("already sent under the id monday\n", "")
+    assert waits("recover", "--json").expect(0).document["runs"] == []
     late = waits("signal", "r", "go").expect(2)
     assert "the run is complete" in late.err
 

@@ -51,6 +51,8 @@ def report_sent(sent: Sent, message: str, store: StoreChoice, *, as_json: bool) 
         write_document(sent.to_document())
         return
     write(f"{escape(message)}\n" if sent.is_new else f"already sent under the id {escape(sent.signal_id)}\n")
+    if not sent.is_new and not sent.is_awaited:
+        return
     if sent.pending_before:
         count = sent.pending_before
         what = "earlier signal of this name is" if count == 1 else "earlier signals of this name are"

@@ -135,6 +135,20 @@ async def send_signal(
     )
 
 
+async def send_once(
+    store: StoreBase, clock: Clock, workflow_id: str, name: str, *, signal_id: str, **what: Any
+) -> Sent:
+    """Send a signal, unless the run has taken one with this id; raises the same errors as `send_signal`."""
+    if not await _was_taken(store, workflow_id, signal_id):
+        return await send_signal(store, clock, workflow_id, name, signal_id=signal_id, **what)
+    return _sent_before(await _load_info(store, workflow_id), signal_id, name)
+
+
+def _sent_before(info: RunInfo, signal_id: str, name: str) -> Sent:
+    facts = False, False, 0, info.status, str(info.owner or "")
+    return Sent(info.workflow_id, signal_id, name, WaitKind.SIGNAL, "", *facts)
+
+
 async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answer
     store: StoreBase,
     clock: Clock,
@@ -336,9 +350,7 @@ async def ask(
         SignalRefusedError: the signal was refused; see `send_signal`.
     """
     if await was_sent(store, workflow_id, signal_id):
-        info = await _load_info(store, workflow_id)
-        facts = False, False, 0, info.status, str(info.owner or "")
-        sent = Sent(workflow_id, signal_id, name, WaitKind.SIGNAL, "", *facts)
+        sent = _sent_before(await _load_info(store, workflow_id), signal_id, name)
     else:
         sent = await send_signal(store, clock, workflow_id, name, data=data, by=by, signal_id=signal_id)
     began_ns, nap, seen = clock.elapsed_ns(), _FIRST_LOOK, None
