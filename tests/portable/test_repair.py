@@ -64,6 +64,7 @@ def start(tmp_path: Path, program: str = PROGRAM, **settings: str) -> Callable[.
         ended, out, err = run_command([*words], cwd=tmp_path, env=env)
         assert ended != 70, err
         assert code is None or ended == code, (words, ended, out, err)
+        assert not any("Nothing was changed" in line for line in out.splitlines() if line.startswith("lost: ")), out
         return out + err
 
     run("run", "p.py", "--id", "one", code=1)

@@ -217,7 +217,7 @@ class _Repair:
             for message in await intact.signals(self.workflow_id):
                 await self.store.send_signal(self.workflow_id, message)
         except FlowckptError as error:
-            self.lost.append(Loss("signals", 0, f"its messages: {error}"))
+            self.lost.append(Loss("signals", 0, f"its messages: {error.message}"))
         sequences = {each.sequence for each in await self.store.list_checkpoints(self.workflow_id)}
         for sequence in await intact.pinned(self.workflow_id) & sequences:
             await self.store.pin(self.workflow_id, sequence)
@@ -236,7 +236,7 @@ def _extract_intact(workflow_id: str, number: int, data: bytes, seals: Seals) ->
     try:
         _, seal = open_header(workflow_id, number, data, seals)
     except DAMAGE as error:
-        return b"", str(error)
+        return b"", error.message
     while data:
         try:
             parse_segment(data, number=number, seal=seal)

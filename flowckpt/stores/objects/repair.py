@@ -18,7 +18,7 @@ import attrs
 
 from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.records import CheckpointData
-from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError
+from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, FlowckptError
 from flowckpt.stores.base import Finding, refuse_failed
 from flowckpt.stores.content import check_values
 from flowckpt.stores.log.image import RunImage, read_run
@@ -220,9 +220,9 @@ class _Repair:
             if value and value not in lost_values:
                 lost_values.add(value)
             else:
-                self._dropped[number] = f"it continues lost records: {error}"
+                self._dropped[number] = f"it continues lost records: {error.message}"
 
-    def _find_first_damage(self) -> tuple[int, Exception] | None:
+    def _find_first_damage(self) -> tuple[int, FlowckptError] | None:
         """Read the run as each of its attempts left it; return the first remaining damage."""
         sound: list[int] = []
         self._generation = 0
@@ -317,7 +317,7 @@ class _Repair:
                 parse_signal(body or b"", self.workflow_id, key)
             except DAMAGE as error:
                 doomed.append(key)
-                self._add_loss(key, len(body or b""), str(error))
+                self._add_loss(key, len(body or b""), error.message)
         self.bucket.delete(doomed, self.workflow_id, "repair")
 
     def _read_objects(self, prefix: str) -> list[tuple[str, bytes | None]]:
