@@ -157,6 +157,28 @@ def test_a_secret_that_a_message_repeats_is_struck_out():
     assert address.scrub("FATAL: hunter 22, hunter%2022") == "FATAL: ***, ***"
 
 
+@pytest.mark.parametrize(
+    ("rest", "said", "remedy"),
+    [
+        ("h/db?shcema=x", "unknown option 'shcema'", "Did you mean 'schema'?"),
+        ("h/db?color=x&schema=y", "unknown option 'color'", "schema or allow_unsafe"),
+        ("h:99999/db", "not a valid URL", "a port from 1 to 65535"),
+        ("h:1,i:0/db", "not a valid URL", "a port from 1 to 65535"),
+        ("me:hid?den@h/db", "not a valid URL", ""),
+        ("me:hid?den#x@h/db", "not a valid URL", ""),
+        ("h/db?password=hid&den=x", "not a valid URL", ""),
+    ],
+)
+def test_a_mistake_in_a_url_is_named_but_no_part_of_a_password(rest, said, remedy):
+    with pytest.raises(StoreSpecError, match=said) as refused:
+        parse_address(f"postgresql://{rest}")
+    assert remedy in refused.value.remedy and "den" not in str(refused.value)
+
+
+def test_every_option_of_libpq_is_accepted():
+    assert parse_address("postgresql://h:1,i/db?ssl=true&target_session_attrs=any&schema=a").schema == "a"
+
+
 def test_a_server_that_does_not_keep_what_it_commits_is_refused(postgres, postgres_database, durable):
     with pytest.raises(CheckpointStorageError, match="fsync is off") as refused:
         PostgresCheckpointStore(postgres.url(postgres_database)).runs.list_runs()

@@ -14,7 +14,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
@@ -22,6 +22,7 @@ import attrs
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from flowckpt.core.system import external
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointStorageError,
@@ -402,12 +403,17 @@ def parse_address(url: str, *, allow_unsafe: bool = False, schema: str | None = 
         own_options = {name: value for name, value in options if name in _OURS}
         libpq_options = [(name, value) for name, value in options if name not in _OURS]
         query = urlencode(libpq_options, quote_via=quote)
+        if "@" not in url.partition("?")[2] and not any(name in _SECRETS for name, _ in options):
+            _check_names(options)  # none of them can be the rest of a password with a special character
         parameters = conninfo_to_dict(urlunsplit(("postgresql", parts.netloc, parts.path, query, "")))
+        if not all(0 < int(port or 5432) < 65536 for port in str(parameters.get("port", "")).split(",")):
+            raise ValueError("an impossible port")  # libpq finds it only when it connects
     except (ValueError, psycopg.Error):
         raise StoreSpecError(
             "the description of the PostgreSQL store is not a valid URL (it is not shown, as it may hold a password)",
             spec="postgresql:…",
-            remedy="Write postgresql://user@host:5432/database; percent-encode what is special in it.",
+            remedy="Write postgresql://user@host:5432/database, with a port from 1 to 65535; percent-encode what is "
+            "special in it.",
         ) from None
     if parts.scheme not in ("postgresql", "postgres") or not url.partition(":")[2].startswith("//"):
         raise StoreSpecError(
@@ -434,6 +440,19 @@ def parse_address(url: str, *, allow_unsafe: bool = False, schema: str | None = 
         is_unsafe,
         secrets,
     )
+
+
+def _check_names(options: Iterable[tuple[str, str]]) -> None:
+    """Refuse a URL with an unknown option; the error names it."""
+    known = {*_OURS, "ssl", *(option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults())}
+    for name, _ in options:
+        if name not in known:
+            near = external.difflib.get_close_matches(name, known, 1)
+            raise StoreSpecError(
+                f"the URL of the PostgreSQL store has an unknown option {name!r}",
+                spec="postgresql:…",
+                remedy=f"Did you mean {near[0]!r}?" if near else "Use an option of libpq, schema or allow_unsafe.",
+            )
 
 
 # The errors of the server, as errors of the store.
