@@ -11,10 +11,11 @@ import attrs
 import click
 
 from flowckpt.cli.config.read import Settings, Source, read_settings
-from flowckpt.cli.config.settings import Part, make_spec_absolute
+from flowckpt.cli.config.settings import DEFAULT_DIRECTORY, Part, make_spec_absolute
 from flowckpt.cli.groups import OPENED_STORE, remember_store
 from flowckpt.cli.render.terminal import escape, say
 from flowckpt.core.system.attrs_base import FieldEquality
+from flowckpt.core.system.declared import shell_word
 from flowckpt.engine import RunOptions, WorkflowEngine
 from flowckpt.errors import EvidenceError, SettingError
 from flowckpt.evidence.claims import register_database
@@ -64,6 +65,18 @@ class StoreChoice(FieldEquality):
         place = str(Path(path, RUNS, run_directory(workflow_id))) if scheme == "file" else self.shown
         return place, f"{place}, mirrored in {hide_passwords(self.mirror)}" if self.mirror else place
 
+    def report_no_runs(self, what: str = "no runs") -> bool:
+        """Report that the store has no runs, and which one may be meant; return whether there is a store."""
+        scheme, _, path = self.spec.partition(":")
+        place = Path(path)
+        exists = {"file": _has_runs(place), "sqlite": os.path.lexists(path)}.get(scheme, True)
+        say(escape(f"flowckpt: {what} in {self.shown}{'' if exists else ': there is no store yet'}"))
+        around = [each for each in place.parents if each / RUNS in (place, place.parent)]
+        for each in (place / DEFAULT_DIRECTORY, *around) if scheme == "file" and not exists else ():
+            if _has_runs(each):
+                say(escape(f"Did you mean {shell_word(f'file:{each}')}?"))
+        return exists
+
     def open(self) -> StoreBase:
         """Open the store, with its keys and its mirror.
 
@@ -81,6 +94,10 @@ class StoreChoice(FieldEquality):
         packing = self.compression if self.mirror.startswith("file:") else "none"
         mirror = open_store(self.mirror, key_file=self.key_file, compression=packing)
         return MirroredStore(store, mirror, self.on_mirror_error)
+
+
+def _has_runs(place: Path) -> bool:
+    return os.path.isdir(place / RUNS)  # noqa: PTH112 - False without a permission, too
 
 
 def command_settings() -> Settings:

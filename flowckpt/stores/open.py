@@ -86,8 +86,9 @@ def open_store(
 def _open(spec: str, key_file: str | os.PathLike[str] | None, compression: str, *, trust: bool) -> StoreBase:
     scheme, colon, rest = spec.partition(":")
     if not colon:
+        path = os.path.expanduser(spec)  # noqa: PTH111 - an unknown home is no error
         raise StoreSpecError(
-            f"{spec!r} is not the description of a store", spec=spec, remedy=f"Write 'file:{spec}' for a directory."
+            f"{spec!r} is not the description of a store", spec=spec, remedy=f"Write 'file:{path}' for a directory."
         )
     check_slashes(spec)
     if scheme == "file":

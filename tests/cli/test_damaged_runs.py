@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 
 import pytest
 
+from flowckpt.core.system.filesystem import PosixFileSystem
+from flowckpt.stores.file.layout import run_directory
 from flowckpt.stores.sqlite.connection import journal_mode
 from flowckpt.stores.sqlite.library import library
 
@@ -48,7 +51,7 @@ def test_they_are_named_by_what_lists_or_counts_or_prunes(runs, names):
 def test_nothing_to_resume_or_to_copy_is_not_said_where_nothing_could_be_read(runs):
     damage(runs, "one")
     ran = runs("copy", "--all", "--to", "sqlite:there.db").expect(11)
-    assert "copied two" in ran.out and "one is left out" in ran.err
+    assert "copied two" in ran.out and "the record of run 'one' is corrupt" in ran.err
     damage(runs, "two")
     assert "can be resumed" not in runs("resume", "--last").expect(11).err
 
@@ -62,7 +65,8 @@ def test_the_row_of_a_run_that_a_list_cannot_read_is_found_by_the_check(flowckpt
     connection.close()
     for words in (["list"], ["store", "prune"], ["copy", "--all", "--to", "file:there"]):
         ran = flowckpt(*words, *store).expect(11)
-        assert "flowckpt: two is left out" in ran.err and "'flowckpt store check --store sqlite:runs.db'" in ran.err
+        assert "flowckpt: " + ("the record of run 'two' is" if words[0] == "copy" else "two is left out") in ran.err
+        assert "'flowckpt store check --store sqlite:runs.db'" in ran.err
     ran = flowckpt("store", "check", *store).expect(11)
     assert "corrupt: two: the record of run 'two' is corrupt at runs" in ran.out and "ok: one: " in ran.out
     assert f"is stored in {library()}, journal mode {journal_mode()[0]}\n" in ran.err
@@ -91,3 +95,82 @@ def test_the_files_of_a_file_manager_beside_the_runs_are_no_runs(runs):
     for words in (["list"], ["store", "check"], ["store", "stats"], ["store", "prune"], ["recover"]):
         ran = runs(*words).expect(0)
         assert "icons" not in ran.err and ".directory" not in ran.err + ran.out and "._one" not in ran.err + ran.out
+
+
+# --- a backup: whatever is missing in it is reported -------------------------------------------------------------------
+
+
+def copied(command, **settings):
+    """Copy all runs; return the exit code, and the type of the error of each run."""
+    ran = command("copy", "--all", "--to", "file:backup", "--json", **settings)
+    assert command("copy", "--all", "--to", "file:backup", **settings).code == ran.code
+    return ran.code, {each["source_id"]: each["error"] and each["error"]["type"] for each in ran.document}
+
+
+def test_a_run_that_is_missing_in_a_backup_is_an_item_with_its_error(runs):
+    assert copied(runs) == (0, {"one": None, "two": None})
+    damage(runs, "two")
+    assert copied(runs) == (11, {"one": None, "two": "CheckpointCorruptedError"})
+
+
+def test_a_backup_without_a_rotated_key_fails(flowckpt):
+    flowckpt("store", "key", "new", "key").expect(0)
+    new, old = {"FLOWCKPT_KEY_FILE": "key"}, {"FLOWCKPT_KEY_FILE": "old"}
+    flowckpt("run", "pipeline.py:naps", "--id", "one", **new).expect(0)
+    (flowckpt.directory / "old").write_bytes((flowckpt.directory / "key").read_bytes())
+    (flowckpt.directory / "old").chmod(0o600)
+    flowckpt("store", "key", "rotate", "key").expect(0)
+    flowckpt("run", "pipeline.py:naps", "--id", "two", **new).expect(0)
+    assert copied(flowckpt, **old) == (2, {"one": None, "two": "WrongKeyError"})
+    assert "two is left out" in flowckpt("list", **old).expect(0).err
+    assert copied(flowckpt, **new) == (0, {"one": None, "two": None})
+
+
+@pytest.mark.parametrize("name", ["two", "Two"], ids=["with an id that is its name", "with another id"])
+def test_a_backup_without_the_directory_of_a_run_fails(runs, name, monkeypatch):
+    if name == "Two":
+        runs("run", "pipeline.py:naps", "--id", "Two").expect(0)
+    directory = run_directory(name)
+    whole = PosixFileSystem.open_directory
+
+    def open_directory(self, parent, opened):
+        if opened == directory:
+            raise PermissionError(errno.EACCES, "Permission denied", opened)
+        return whole(self, parent, opened)
+
+    monkeypatch.setattr(PosixFileSystem, "open_directory", open_directory)
+    code, errors = copied(runs)
+    assert (code, errors.pop(directory), errors.pop("one")) == (13, "CheckpointStorageError", None)
+    assert not any(errors.values())
+    assert f"{directory} is left out" in runs("list").expect(0).err
+    assert f"locked: {directory}: " in runs("store", "check").expect(2).out
+
+
+# --- an address without a store ---------------------------------------------------------------------------------------
+
+
+def test_a_backup_of_a_mistyped_address_fails(runs):
+    for place in ("./nosuch", "sqlite:nosuch.db"):
+        ran = runs("copy", "--all", "--store", place, "--to", "file:backup", "--json").expect(12)
+        assert ran.document == [] and "no runs in" in ran.err and "there is no store yet" in ran.err
+        ran = runs("store", "check", "--store", place).expect(0)
+        assert "there is no store yet" in ran.err and "stored in" not in ran.err
+    assert sorted(each.name for each in runs.directory.iterdir()) == [".flowckpt", "log", "pipeline.py"]
+    for name in ("one", "two"):
+        runs("store", "clear", name, "--yes").expect(0)
+    ran = runs("copy", "--all", "--to", "file:backup", "--json").expect(0)
+    assert ran.document == [] and "no runs in" in ran.err and "no store" not in ran.err
+
+
+@pytest.mark.parametrize("typed", [".", "file:.flowckpt/runs", "file:.flowckpt/runs/two"])
+def test_the_likely_address_is_named(runs, typed):
+    for words in (["list"], ["store", "check"], ["copy", "--all", "--to", "file:backup"]):
+        assert f"Did you mean file:{runs.directory}/.flowckpt?\n" in runs(*words, "--store", typed).err
+    assert "Did you mean" not in runs("list", "--store", "./nosuch").expect(0).err
+
+
+def test_a_home_that_no_shell_has_expanded_is_expanded(runs):
+    home = {"HOME": str(runs.directory)}
+    for typed in ("~/.flowckpt", "file:~/.flowckpt"):
+        assert len(runs("list", "--json", "--store", typed, **home).expect(0).document) == 2
+        assert len(runs("list", "--json", FLOWCKPT_STORE=typed, **home).expect(0).document) == 2

@@ -7,7 +7,7 @@ import click
 from flowckpt.cli.options import Command, color_option, json_option, store_option
 from flowckpt.cli.render.documents import listed_document
 from flowckpt.cli.render.tables import ago_text, moment_text, show_table
-from flowckpt.cli.render.terminal import is_terminal, say, write_document
+from flowckpt.cli.render.terminal import is_terminal, write_document
 from flowckpt.cli.runs import open_chosen_store, read_survey, report_left_out
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.cli.stored_run import read_crash_loops, read_live_notes, read_stale_notes
@@ -95,7 +95,7 @@ def list_command(
         show_table(header, rows, wrapped=("WORKFLOW", "NOW", "TAGS"))
     elif not survey.unreadable:
         has_filter = statuses or workflow is not None or tags or is_waiting
-        say(f"flowckpt: {'no run matches' if has_filter else 'no runs'} in {store.shown}")
+        store.report_no_runs("no run matches" if has_filter else "no runs")
     return report_left_out(survey.unreadable)
 
 

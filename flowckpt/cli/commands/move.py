@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -32,7 +31,6 @@ from flowckpt.cli.runs import (
     open_run,
     read_latest,
     read_survey,
-    report_left_out,
     resolve_run,
     run_async,
 )
@@ -45,7 +43,7 @@ from flowckpt.core.system.ids import new_run_id
 from flowckpt.core.system.numbers import pluralize
 from flowckpt.core.system.streams import write_whole
 from flowckpt.engine.history.checkpoints import find_checkpoint
-from flowckpt.errors import FlowckptError, StoreSpecError
+from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, FlowckptError, StoreSpecError
 from flowckpt.maintenance import (
     CopiedRun,
     ExportedRun,
@@ -271,9 +269,9 @@ def copy_command(
     """Copy runs to another store: every attempt, checkpoint and large value, unchanged.
 
     The source is only read; the other store and its directories are created if missing. Each run appears there completely
-    or not at all, and an identical run is skipped; so after a kill, repeat the command. A run that cannot be copied is
-    reported and does not stop the others; the exit code is that of the first failure. Runs of a store with a key cannot
-    be copied to a database.
+    or not at all, and an identical run is skipped; so after a kill, repeat the command. A run that cannot be read or
+    copied is reported and does not stop the others; the exit code is that of the first failure, and 12 if --all finds no
+    store. Runs of a store with a key cannot be copied to a database.
 
     Examples:
       flowckpt copy nightly --to sqlite:runs.db
@@ -286,19 +284,23 @@ def copy_command(
         raise click.UsageError("--id needs exactly one run")
     source, place = open_chosen_store(store, runs_nothing=True), choose_store(to)
     target = _open_target(place, store)
-    run_ids = list(dict.fromkeys(runs))
-    unreadable: Sequence[Finding] = ()
+    run_ids, code = list(dict.fromkeys(runs)), ExitCode.DONE
+    failures: dict[str, FlowckptError] = {}
     if is_all:
         survey = read_survey(source)
         run_ids = [info.workflow_id for info in reversed(survey.runs)]
-        unreadable = survey.unreadable
+        failures = {each.workflow_id: _find_error(source, each) for each in survey.unreadable}
+        if not run_ids and not failures and not store.report_no_runs():
+            code = ExitCode.NOT_FOUND
     if (fault := _find_fault(target, new_run_id())) is not None:  # that run is in no store: the fault is not one run's
         _show_fault(fault, place)
         return code_of_error(fault)
     documents: list[Json] = []
     first: FlowckptError | None = None
-    for run in run_ids:
+    for run in (*run_ids, *failures):
         try:
+            if run in failures:
+                raise failures[run]
             run = resolve_run(source, run) if runs else run  # noqa: PLW2901
             done = run_async(copy_run(source, target, run, new_id=new_id))
         except FlowckptError as error:
@@ -313,8 +315,16 @@ def copy_command(
         _report_copy(done, as_json=as_json)
     if as_json:
         write_document(documents)
-    code = report_left_out(unreadable)
     return code if first is None else code_of_error(first)
+
+
+def _find_error(store: StoreBase, finding: Finding) -> FlowckptError:
+    """Return why a run is unreadable: the error of reading it, or, if its id is unknown, that of the finding."""
+    if (error := _find_fault(store, finding.workflow_id)) is not None:
+        return error
+    if finding.severity == "corrupt":
+        return CheckpointCorruptedError(finding.workflow_id, location=store.spec, detail=finding.detail)
+    return CheckpointStorageError(f"run {finding.workflow_id!r} cannot be read: {finding.detail}", operation="read")
 
 
 def _find_fault(store: StoreBase, run: str) -> FlowckptError | None:

@@ -26,7 +26,14 @@ from flowckpt.cli.render.statistics import (
 )
 from flowckpt.cli.render.tables import ago_text, bytes_text, show_table
 from flowckpt.cli.render.terminal import escape, say, write, write_document, write_lines
-from flowckpt.cli.runs import open_chosen_store, open_run, read_latest, report_unreadable, resolve_run, run_async
+from flowckpt.cli.runs import (
+    open_chosen_store,
+    open_run,
+    read_latest,
+    report_unreadable,
+    resolve_run,
+    run_async,
+)
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.records import Status
 from flowckpt.core.system.numbers import join_names, pluralize
@@ -57,7 +64,7 @@ def check_command(run: str | None, as_json: bool, store: StoreChoice) -> int:
     """Read and verify the whole store, or one run. Changes nothing.
 
     A notice is harmless, for example a record that a crash cut short. Exits with 11 if something is corrupt, with 13 if
-    something could not be read now, and with 2 if a key is missing.
+    something could not be read now, and with 2 if a key or the permission to enter a run's directory is missing.
 
     A record with matching digests but content that flowckpt never writes is corrupt, too.
 
@@ -90,7 +97,7 @@ def check_command(run: str | None, as_json: bool, store: StoreChoice) -> int:
             f"flowckpt: {locked} {of_all} in {store.shown} {'needs' if locked == 1 else 'need'} a key or a permission that is missing"
         )
     elif not findings:
-        say(f"flowckpt: {store.shown} has no runs")
+        store.report_no_runs()
     if failed:
         say(f"flowckpt: {failed} {of_all} could not be read now, which says nothing about the record")
     if corrupt or failed:

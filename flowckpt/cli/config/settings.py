@@ -586,12 +586,13 @@ _SCHEMES_OF_PATHS = {"file": DEFAULT_DIRECTORY, "sqlite": f"{DEFAULT_DIRECTORY}.
 
 
 def make_spec_absolute(spec: str, directory: Path) -> str:
-    """Return the spec of a store with an absolute path, if it has a path."""
-    if spec.startswith(("/", ".")) or (":" not in spec and (directory / spec).is_dir()):
+    """Return the spec of a store with an absolute path, if it has a path; a `~` that no shell has expanded is expanded."""
+    if spec.startswith(("/", ".", "~/")) or (":" not in spec and (directory / spec).is_dir()):
         spec = f"file:{spec}"  # a directory was typed without a scheme
     scheme, colon, rest = spec.partition(":")
     if colon and scheme in _SCHEMES_OF_PATHS and not rest.startswith("//"):  # open_store() refuses such a URL
-        return f"{scheme}:{Path(os.path.normpath(directory / (rest or _SCHEMES_OF_PATHS[scheme])))}"
+        path = os.path.expanduser(rest or _SCHEMES_OF_PATHS[scheme])  # noqa: PTH111 - an unknown home is no error
+        return f"{scheme}:{Path(os.path.normpath(directory / path))}"
     return spec
 
 

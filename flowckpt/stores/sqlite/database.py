@@ -548,9 +548,9 @@ class SqliteDatabase(GroupingDatabase):
         return total
 
     def journal_mode(self) -> str:
-        """Return the journal mode of the file; for a missing file, the mode that it will have."""
+        """Return the journal mode of the file; empty for a missing or empty file."""
         if not self._size():
-            return journal_mode()[0]
+            return ""
         ((mode,),) = self.read("", "check", lambda session: session.execute("PRAGMA journal_mode"))
         return str(mode)
 

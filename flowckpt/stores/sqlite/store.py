@@ -69,8 +69,9 @@ class SqliteCheckpointStore(SqlCheckpointStore):
         return f"SqliteCheckpointStore({str(self.path)!r})"
 
     def medium(self) -> str:
-        """Return the library of SQLite, its version, and the journal mode of the file."""
-        return f"{library()}, journal mode {self._database.journal_mode()}"
+        """Return the library of SQLite, its version, and the journal mode of the file; empty if there is none yet."""
+        mode = self._database.journal_mode()
+        return f"{library()}, journal mode {mode}" if mode else ""
 
     started_steps = delegate_to_runs(StoreBase.started_steps)
 
