@@ -155,3 +155,70 @@ def test_a_run_that_is_going_on_can_be_forked(flowckpt):
         process.kill()
         process.communicate()
     assert flowckpt("resume", "two", "--json").expect(0).document["output"] == 6
+
+
+TRIP = """
+import os
+from flowckpt import step, workflow
+
+def book(what):
+    if not os.path.exists(what):
+        raise RuntimeError(f"no {what} is left")
+    return log("book " + what)
+
+def log(text):
+    with open("ledger", "a") as file:
+        file.write(text + "\\n")
+    return text
+
+def undo(booked):
+    log("undo " + booked)
+
+@workflow
+def trip():
+    yield step("flight").python(book, "flight").rollback(undo).checkpoint()
+    yield step("hotel").python(book, "hotel").rollback(undo).checkpoint()
+    yield step("car").python(book, "car").rollback(undo).checkpoint()
+    return (yield step("train").python(book, "train").checkpoint())
+"""
+
+
+@pytest.fixture
+def trip(flowckpt, tmp_path):
+    (tmp_path / "trip.py").write_text(TRIP)
+    for name in ("flight", "hotel", "car", "train"):
+        (tmp_path / name).touch()
+    return flowckpt
+
+
+@pytest.mark.parametrize("options", [[], ["--checkpoint", "hotel"]])
+@pytest.mark.parametrize("ends", ["failed", "cancelled"])
+@pytest.mark.parametrize("store", [[], ["--store", "sqlite:runs.db"]], ids=["files", "sqlite"])
+def test_undone_effects_are_not_taken_over(trip, tmp_path, options, ends, store):
+    (tmp_path / "car").unlink()
+    trip("run", "trip.py", "--id", "one", *store, *(["--no-rollback"] if ends == "cancelled" else [])).expect(1)
+    if ends == "cancelled":
+        trip("cancel", "one", *store).expect(0)
+    (tmp_path / "car").touch()
+    ran = trip("fork", "one", "--id", "two", *options, *store).expect(0)
+    assert "results: 0 taken over" in ran.out
+    assert ran.out.splitlines()[2] == "undone in run one, so run again with what follows: flight, hotel"
+    assert trip("fork", "one", "--id", "two", *options, *store, "--json").document["undone"] == ["flight", "hotel"]
+    plan = trip("plan", "two", *store, "--json").document
+    assert [(each["path"], each["decision"]) for each in plan["steps"]] == [("flight", "new")]
+    trip("resume", "two", *store).expect(0)
+    undone = ["undo book hotel", "undo book flight"]
+    booked = ["book flight", "book hotel", "book car", "book train"]
+    assert (tmp_path / "ledger").read_text().splitlines() == [*booked[:2], *undone, *booked]
+
+
+def test_a_failed_fork_leaves_the_effects_of_its_source(trip, tmp_path):
+    trip("run", "trip.py", "--id", "one").expect(0)
+    trip("fork", "one", "--from", "car", "--id", "two").expect(0)
+    (tmp_path / "train").unlink()
+    assert "undone: 1" in trip("resume", "two").expect(1).out
+    lines = (tmp_path / "ledger").read_text().splitlines()
+    assert lines[4:] == ["book car", "undo book car"]
+    shown = trip("show", "two", "--steps").expect(0).out.splitlines()
+    assert [line.split()[0] for line in shown if "can be undone" in line] == ["car"]
+    assert trip("resume", "one", "--json").expect(0).document["steps"]["restored"] == 4

@@ -174,6 +174,9 @@ def _fork_lines(made: Forked) -> list[str]:
     lines = [f"run {escape(made.workflow_id)} is a fork of {at}" + ("" if made.is_new else ": it already existed")]
     results = f"results: {made.steps} taken over" + (f", {len(made.edited)} of them edited" if made.edited else "")
     lines.append(f"{results}, {len(made.dropped)} left out")
+    if made.undone:
+        undone = shorten(", ".join(made.undone), 80)
+        lines.append(f"undone in run {escape(made.source_id)}, so run again with what follows: {undone}")
     lines += [f"edited: {shorten(path, 80)}" for path in made.edited]
     lines += [f"input {escape(place)}: {escape(old)} → {escape(new)}" for place, (old, new) in made.inputs.items()]
     return lines

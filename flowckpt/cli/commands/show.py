@@ -50,7 +50,7 @@ from flowckpt.core.records.listing import IMPORTED, STARTED_BY, CheckpointRef, i
 from flowckpt.core.records.result import decode_held, sum_figures
 from flowckpt.core.records.wait import Signal, WaitKind
 from flowckpt.core.system.numbers import join_names
-from flowckpt.engine.rules.paths import ROLLBACK, find_path, is_within, step_of
+from flowckpt.engine.rules.paths import ROLLBACK, UNDOABLE, find_path, is_within, step_of
 from flowckpt.engine.run.live import LiveNote
 from flowckpt.engine.run.resumption import SETTLED, crash_loop_error
 from flowckpt.engine.values.failures import read_failure
@@ -398,8 +398,9 @@ def _step_row(result: StepResult) -> list[str]:
         outcome, detail = "ok", short_value(_decode_if_possible(result.held_output, "output"), 60)
     else:
         outcome, detail = "failed", f"{result.error.type}: {result.error.message}"[:200]
-    if result.marks:
-        outcome += f" ({', '.join(_MARKS.get(mark, mark) for mark in result.marks)})"
+    marks = [mark for mark in result.marks if result.attempt or mark != UNDOABLE]  # a fork undoes only its own steps
+    if marks:
+        outcome += f" ({', '.join(_MARKS.get(mark, mark) for mark in marks)})"
     if result.source:
         outcome += f" (from run {result.source['workflow_id']})"
     if result.figures:

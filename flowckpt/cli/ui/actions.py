@@ -18,6 +18,7 @@ import attrs
 
 from flowckpt.cli.stored_run import StoredRun
 from flowckpt.core.system.numbers import join_names, pluralize
+from flowckpt.engine.history.checkpoints import count_resumable, count_standing, find_undone
 from flowckpt.engine.rules.paths import ROLLBACK, UNDOABLE, find_left_to_undo, find_path, select_for_fork
 from flowckpt.errors import SettingError, StepNotFoundError
 
@@ -207,7 +208,8 @@ def _describe_fork(stored: StoredRun, values: Mapping[str, str]) -> list[str]:
             path = find_path("", results, path)
         except StepNotFoundError:
             return [f"The run has no step {path!r}."]
-    copied = select_for_fork(results, len(results), path, ())
+    length = count_standing(results[: count_resumable(stored.latest)], find_undone(results))
+    copied = select_for_fork(results, length, path, ())
     lines = [f"The new run takes over {pluralize(len(copied), 'result')}."]
     taken = {each.path for each in copied}
     left_out = [each.path for each in results if each.path not in taken and each.step_type != ROLLBACK]

@@ -8,7 +8,8 @@ crash leaves the run either unchanged or rolled back.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
@@ -305,7 +306,8 @@ async def roll_back(
         refuse_task(workflow_id, latest)
         target = await find_standing_checkpoint(store, workflow_id, latest, checkpoint_id)
         view = as_view(latest.step_results)
-        length = count_standing(view, count_resumable(target))
+        undone = find_undone(view)
+        length = count_standing(view[: count_resumable(target)], undone)
         dropped = view[length:]
         moved, answers = await rechecking.check_claims(target, target.step_results[:length], base=latest)
         if moved:
@@ -314,7 +316,7 @@ async def roll_back(
         is_there = latest.reason is Reason.MANUAL and latest.metadata.get(ROLLED_BACK) == place and not dropped
         if is_there or target.sequence == latest.sequence:
             return RolledBack(workflow_id, **place, steps=length, dropped=(), attempt=latest.attempt, is_new=False)
-        (superseded := Superseded(latest.metadata)).add(dropped)
+        (superseded := Superseded(latest.metadata)).add(each for each in dropped if execution_of(each) not in undone)
         kept = rechecking.options.add_to_metadata(drop_reusable(latest.metadata))
         metadata = _keep_import_mark(superseded.add_to_metadata(kept), target)
         data = await save_after(
@@ -342,22 +344,37 @@ def _keep_import_mark(metadata: Mapping[str, Any], target: CheckpointData) -> di
     return {**metadata, IMPORTED: target.metadata[IMPORTED]} if IMPORTED in target.metadata else {**metadata}
 
 
-def count_standing(results: Sequence[StepResult], length: int) -> int:
+Execution: TypeAlias = tuple[str, int, datetime | None]
+"""The path, the attempt and the start of an executed step: two lines of history may have the same execution."""
+
+
+def execution_of(result: StepResult) -> Execution:
+    """Return which execution a result is from."""
+    return result.path, result.attempt, result.started_at
+
+
+def find_undone(results: Iterable[StepResult]) -> set[Execution]:
+    """Return the executions that were undone, according to a history."""
+    undone = undone_paths(view := [*results])
+    return {execution_of(each) for each in view if each.path in undone}
+
+
+def count_standing(standing: Sequence[StepResult], undone: Collection[Execution]) -> int:
     """Return how many results still count: those before the first one that was undone when the run failed.
 
     Args:
-        results: the newest history of the run.
-        length: how many of them to consider.
+        standing: the results to consider, from the first one of the run.
+        undone: the executions that were undone, according to the newest history of the run.
     """
-    standing = results[:length]
     of_races = find_undone_in_races(standing)
-    undone = undone_paths(results) - (undone_paths(standing) & of_races.keys())
+    kept = undone_paths(standing) & of_races.keys()
     stop = (
         i
         for i, each in enumerate(standing)
-        if each.path in undone or (each.step_type == ROLLBACK and step_of(each.path) not in of_races)
+        if (each.path not in kept and execution_of(each) in undone)
+        or (each.step_type == ROLLBACK and step_of(each.path) not in of_races)
     )
-    return next(stop, length)
+    return next(stop, len(standing))
 
 
 def count_resumable(data: CheckpointData) -> int:

@@ -1,13 +1,14 @@
 """A new run that starts from another run's history: some of its results, perhaps edited, perhaps with other inputs.
 
 The source is only read, so it may be live or completed. Its effects remain its own: the fork asks before it repeats an
-at-most-once step, and never undoes the effect of a step of the source.
+at-most-once step, and never undoes the effect of a step of the source. An effect that the source has undone is not taken
+over, whichever checkpoint the fork starts from.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -29,10 +30,17 @@ from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.ids import new_token
 from flowckpt.engine.dry.recorded_drive import follow
+from flowckpt.engine.history.checkpoints import (
+    Execution,
+    count_resumable,
+    count_standing,
+    execution_of,
+    find_checkpoint,
+    find_undone,
+)
 from flowckpt.engine.history.checkpoints import Recheck as Recheck  # noqa: PLC0414 - for the engine
-from flowckpt.engine.history.checkpoints import count_resumable, count_standing, find_checkpoint
 from flowckpt.engine.rules.judge import identity_reasons
-from flowckpt.engine.rules.paths import UNDOABLE, find_path, is_within, select_for_fork
+from flowckpt.engine.rules.paths import UNDOABLE, UNFINISHED, find_left_to_undo, find_path, is_within, select_for_fork
 from flowckpt.engine.rules.reasons import LIMITS, ReasonKind
 from flowckpt.engine.run.lease import hold_lease, require_run
 from flowckpt.engine.run.resumption import check_workflow_name, drop_reusable
@@ -184,6 +192,7 @@ class Forked:
         steps: the number of copied results.
         edited: the paths of the results whose output was replaced.
         dropped: the paths of the source's results that were not copied.
+        undone: those of them whose effects the source has undone, or is undoing.
         inputs: the changed inputs, leaf by leaf: recorded and new value as text.
         is_new: whether it was created now; False if the identical fork already existed.
     """
@@ -195,6 +204,7 @@ class Forked:
     steps: int
     edited: tuple[str, ...]
     dropped: tuple[str, ...]
+    undone: tuple[str, ...]
     inputs: Mapping[str, tuple[str, str]]
     is_new: bool
 
@@ -210,6 +220,7 @@ class Forked:
             "steps": self.steps,
             "edited": list(self.edited),
             "dropped": list(self.dropped),
+            "undone": list(self.undone),
             "inputs": {place: list(texts) for place, texts in self.inputs.items()},
             "is_new": self.is_new,
         }
@@ -261,7 +272,8 @@ async def fork_run(store: StoreBase, clock: Clock, source_id: str, plan: ForkPla
     edits = {find_path(source_id, results, step): edit for step, edit in plan.edits.items()}
     if len(edits) < len(plan.edits):
         raise InputError("a step is edited twice, by its path and by its name", parameter="outputs")
-    kept = _select_kept(source_id, latest, results, plan.from_step, edits)
+    undone = await _find_undone(store, source_id, newest, latest)
+    kept = _select_kept(source_id, latest, results, plan.from_step, edits, undone)
     workflow = _require_workflow(rechecking, source_id, latest) if edits or plan.inputs else None
     bound = None if workflow is None else _bind_changed(workflow, latest, plan.inputs)
     moved, answers = await rechecking.check_claims(latest, kept, base=latest, is_whole=len(kept) == len(results))
@@ -274,7 +286,7 @@ async def fork_run(store: StoreBase, clock: Clock, source_id: str, plan: ForkPla
     new = {result.path for result in (*kept, *edited)}
     dropped = [result for result in results if result.path not in new]
     data = _make_first_checkpoint(clock, source_id, latest, [*map(_inherit, kept), *edited], rechecking.options)
-    data = attrs.evolve(data, evidence=answers, metadata=_record_effects(data, newest, latest, dropped))
+    data = attrs.evolve(data, evidence=answers, metadata=_record_effects(data, newest, latest, dropped, undone))
     differing: dict[str, tuple[str, str]] = {}
     if plan.inputs and bound is not None:
         metadata = {**data.metadata, "defaulted": list(bound.defaulted)}
@@ -289,6 +301,7 @@ async def fork_run(store: StoreBase, clock: Clock, source_id: str, plan: ForkPla
         len(data.step_results),
         tuple(each.path for each in edited),
         tuple(each.path for each in dropped),
+        tuple(each.path for each in dropped if execution_of(each) in undone),
         differing,
         is_new,
     )
@@ -329,12 +342,32 @@ def _is_same_fork(found: CheckpointData, data: CheckpointData) -> bool:
     )
 
 
+async def _find_undone(
+    store: StoreBase, source_id: str, newest: CheckpointData, latest: CheckpointData
+) -> set[Execution]:
+    """Return the executions of the source that were undone, and those that its next resume undoes."""
+    results, undone = as_view(newest.step_results), find_undone(newest.step_results)
+    if UNFINISHED in newest.metadata:
+        undoable = {each.path for each in results if UNDOABLE in each.marks}
+        undone |= set(map(execution_of, find_left_to_undo(results, undoable)))
+    if not results.continues(as_view(latest.step_results)):  # an abandoned checkpoint: its own attempts know
+        for attempt in await store.attempts(source_id):
+            if latest.attempt <= attempt < newest.attempt and (last := await store.load_attempt(source_id, attempt)):
+                undone |= find_undone(last.step_results)
+    return undone
+
+
 def _select_kept(
-    source_id: str, latest: CheckpointData, results: Sequence[StepResult], from_step: str, edits: Mapping[str, Edit]
+    source_id: str,
+    latest: CheckpointData,
+    results: Sequence[StepResult],
+    from_step: str,
+    edits: Mapping[str, Edit],
+    undone: Collection[Execution],
 ) -> list[StepResult]:
     """Return the results that are taken over unchanged; the edited ones follow them."""
     paths = [result.path for result in results]
-    length = count_standing(results, count_resumable(latest))
+    length = count_standing(results[: count_resumable(latest)], undone)
     if edits and (first := min(paths.index(path) for path in edits)) > length:
         raise StepNotFoundError(source_id, paths[first], known=paths[: length + 1])
     if from_step and from_step not in latest.in_flight:  # an unfinished composite has no result, but its members may
@@ -377,7 +410,11 @@ def _inherit(result: StepResult) -> StepResult:
 
 
 def _record_effects(
-    data: CheckpointData, newest: CheckpointData, latest: CheckpointData, dropped: Iterable[StepResult]
+    data: CheckpointData,
+    newest: CheckpointData,
+    latest: CheckpointData,
+    dropped: Iterable[StepResult],
+    undone: Collection[Execution],
 ) -> dict[str, Any]:
     """Return the metadata of a fork, with all effects of the source, including those after the checkpoint."""
     superseded, effects = Superseded(), [*Superseded(latest.metadata).values()]
@@ -385,7 +422,7 @@ def _record_effects(
         paths = {result.path for result in data.step_results}
         since = [*Superseded(newest.metadata).values(), *newest.step_results]
         effects += [result for result in since if result.path not in paths]
-    superseded.add(map(_inherit, [*effects, *dropped]))
+    superseded.add(_inherit(each) for each in (*effects, *dropped) if execution_of(each) not in undone)
     return superseded.add_to_metadata(data.metadata)
 
 
@@ -399,7 +436,7 @@ def _make_first_checkpoint(
     metadata = {
         name: value
         for name, value in drop_waits(drop_reusable(latest.metadata)).items()
-        if name not in (ROLLED_BACK, STARTED_BY, ENDED, generation.KEY)
+        if name not in (ROLLED_BACK, STARTED_BY, ENDED, UNFINISHED, generation.KEY)
     }
     metadata[BIRTH] = new_token(16)
     if LIMITS in metadata:  # the fork has made no retries yet

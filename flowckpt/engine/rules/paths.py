@@ -397,13 +397,7 @@ def find_not_yielded(results: Iterable[StepResult], yielded: Collection[str]) ->
         results: the history.
         yielded: the steps that the code yields now; their compensations count, not the recorded marks.
     """
-    view = [*results]
-    undone = undone_paths(view)
-    return [
-        each
-        for each in view
-        if each.success and UNDOABLE in each.marks and each.path not in yielded and each.path not in undone
-    ]
+    return [each for each in _list_own_effects(results) if UNDOABLE in each.marks and each.path not in yielded]
 
 
 def find_left_to_undo(results: Sequence[StepResult], undoable: Collection[str]) -> list[StepResult]:
@@ -413,10 +407,20 @@ def find_left_to_undo(results: Sequence[StepResult], undoable: Collection[str]) 
         results: the history.
         undoable: the steps with a compensation.
     """
-    if not undoable:
-        return []
-    undone = undone_paths(results)
-    return [each for each in reversed(results) if each.success and each.path in undoable and each.path not in undone]
+    return [each for each in _list_own_effects(results)[::-1] if each.path in undoable] if undoable else []
+
+
+def _list_own_effects(results: Iterable[StepResult]) -> list[StepResult]:
+    """Return the successful results that this run may undo, oldest first.
+
+    What a fork took over belongs to its source, and so does a composite step that contains such a result.
+    """
+    view = [*results]
+    gone = undone_paths(view)
+    for each in view:
+        if not each.attempt:
+            gone.update((each.path, *_outer_paths(each.path)))
+    return [each for each in view if each.success and each.path not in gone]
 
 
 def find_ended_wait(results: Sequence[StepResult], to: str, path: str) -> StepResult | None:

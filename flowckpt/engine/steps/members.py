@@ -17,7 +17,7 @@ from flowckpt.core.identity.call import identify
 from flowckpt.core.records import Reason, StepError, StepResult
 from flowckpt.core.replay import Answer, Enter, Execute, Replay, Restore, drive, expand
 from flowckpt.engine import steps
-from flowckpt.engine.rules.paths import ROLLBACK, UNDOABLE, is_stopped, undone_paths
+from flowckpt.engine.rules.paths import ROLLBACK, find_not_yielded, is_stopped
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.recorder import StepEnd
 from flowckpt.engine.steps import wait
@@ -193,8 +193,7 @@ class StoppedMember(PlainMember):
         enter = self.enter
         assert enter.result is not None
         if enter.nested:
-            undone = undone_paths(enter.nested)
-            is_any_left = any(UNDOABLE in each.marks and each.path not in undone for each in enter.nested)
+            is_any_left = bool(find_not_yielded(enter.nested, ()))
             with contextlib.suppress(Exception):  # the race is decided: changes of the code since then do not matter
                 await _Undoables(self.context, is_any_left).search_below(enter)
         self.answer = read_answer(enter.step, enter.result)
