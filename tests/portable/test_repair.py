@@ -130,6 +130,13 @@ def test_a_damaged_record_of_the_newest_attempt_takes_what_follows_it_along(shel
     assert "output: 'done'" in shell("show", "one")
 
 
+def test_a_damaged_header_costs_its_attempt_and_is_listed_without_a_remedy(shell, tmp_path):
+    shell("resume", "one", code=1)
+    damage(tmp_path, 2, 0)
+    assert "lost: 00000002.jsonl" in shell("store", "repair", "one")  # `start` refuses a remedy in that line
+    assert "ok: one" in shell("store", "check")
+
+
 def test_damage_that_a_later_attempt_left_behind_does_not_touch_what_counts(shell, tmp_path):
     shell("resume", "one", "--from", "c", code=1)
     before = json.loads(shell("show", "one", "--json"))
