@@ -19,6 +19,9 @@ from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.core.system.secret import HIDDEN
 from flowckpt.errors import EvidenceError
 
+FOLLOWS_LINKS = "follows_links"
+"""In what a claim of a directory expects: whether the content behind links counts, as for what a step reads."""
+
 # The kinds of claims of flowckpt itself.
 
 

@@ -218,7 +218,8 @@ def make_file_claim(path: str, role: str, *, is_directory: bool) -> Evidence:
         is_directory: whether it is a directory.
     """
     made = directory_digest(path) if is_directory else file_sha256(path)
-    return attrs.evolve(made, description=f"{role} {path}", role=role)
+    more = {claims.FOLLOWS_LINKS: True} if is_directory and role == "reads" else {}
+    return attrs.evolve(made, description=f"{role} {path}", role=role, expected={**made.expected, **more})
 
 
 def _make_digest_claim(kind: EvidenceType, message: str, path: AnyPath, fact: str, digest: str | None) -> Evidence:

@@ -121,7 +121,9 @@ def _hash_file(file: int, size: int, deadline: Deadline) -> str | None:
 #
 # Its form is `sha256:tree:v1:` and 64 hex digits: SHA-256 over the entries in the order of their relative paths (bytes),
 # each as kind, length and bytes of the path, and the content's SHA-256, or length and bytes of the link's target. Owners,
-# modes and times do not count. Links are never followed. Pipes, sockets and devices are refused: they have no content.
+# modes and times do not count. Pipes, sockets and devices are refused: they have no content. On request, links are
+# followed inside the sandbox: the file or directory counts, not the link. A link that leads nowhere, or to a directory
+# that contains it, stays a link.
 
 
 FORM = "sha256:tree:v1:"
@@ -139,7 +141,7 @@ class TreeEntry:
     Attributes:
         path: its path below the directory, as bytes.
         status: its status.
-        target: the target of a link.
+        target: the target of a link; the status of a followed link is that of its target.
     """
 
     path: bytes
@@ -152,23 +154,25 @@ class TreeEntry:
         return stat.S_ISREG(self.status.st_mode)
 
 
-def list_tree(path: str, context: CheckContext, deadline: Deadline) -> list[TreeEntry]:
+def list_tree(path: str, context: CheckContext, deadline: Deadline, *, follows_links: bool = False) -> list[TreeEntry]:
     """Return all entries below a directory, in the order of their paths.
 
     Raises:
         RefusedClaimError: the directory contains an entry without content, or is too large or too deep.
-        PathRefusedError: the path leaves the base path.
+        PathRefusedError: the path, or a link that is followed, leaves the base path.
         OSError: the path is not a directory, or cannot be read.
     """
-    limits = context.settings.limits
+    limits, sandbox = context.settings.limits, context.sandbox
     entries: list[TreeEntry] = []
-    open_directories = [(context.sandbox.open_directory(path), b"")]
-    waiting: list[list[bytes]] = []  # names of subdirectories to visit, one list per open directory
+    open_directories = [(sandbox.open_directory(path), b"")]
+    waiting: list[list[tuple[bytes, bool]]] = []  # subdirectories to visit, and whether each is a link, by directory
     try:
+        above = _list_above(open_directories[0][0]) if follows_links else []
         while open_directories:
             directory, prefix = open_directories[-1]
             if len(waiting) < len(open_directories):
-                waiting.append(_list_directory(directory, prefix, path, entries))
+                outer = [*above, *(_identity_of(os.fstat(each)) for each, _ in open_directories)] if above else None
+                waiting.append(_list_directory(directory, prefix, path, entries, sandbox, outer))
                 if len(entries) > limits.tree_entries:
                     raise RefusedClaimError(
                         f"{format_path(path)} has more than {limits.tree_entries} entries",
@@ -179,11 +183,16 @@ def list_tree(path: str, context: CheckContext, deadline: Deadline) -> list[Tree
                 waiting.pop()
                 os.close(open_directories.pop()[0])
                 continue
-            name = waiting[-1].pop()
+            name, is_link = waiting[-1].pop()
             if len(open_directories) > limits.tree_depth:
                 raise RefusedClaimError(f"{format_path(path)} is more than {limits.tree_depth} directories deep")
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            open_directories.append((os.open(name, flags, dir_fd=directory), prefix + name + b"/"))
+            opened = (
+                sandbox.open_directory(f"{path}/{os.fsdecode(prefix + name)}")
+                if is_link
+                else os.open(name, flags, dir_fd=directory)
+            )
+            open_directories.append((opened, prefix + name + b"/"))
     finally:
         for directory, _ in open_directories:
             os.close(directory)
@@ -191,17 +200,50 @@ def list_tree(path: str, context: CheckContext, deadline: Deadline) -> list[Tree
     return entries
 
 
-def _list_directory(directory: int, prefix: bytes, path: str, entries: list[TreeEntry]) -> list[bytes]:
+def _identity_of(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def _list_above(directory: int) -> list[tuple[int, int]]:
+    """Return the identities of the directories that contain a directory."""
+    above: list[tuple[int, int]] = []
+    up = ".."
+    while (found := _identity_of(os.stat(up, dir_fd=directory))) not in above:  # the root contains itself
+        above.append(found)
+        up += "/.."
+    return above
+
+
+def _list_directory(
+    directory: int,
+    prefix: bytes,
+    path: str,
+    entries: list[TreeEntry],
+    sandbox: Sandbox,
+    outer: list[tuple[int, int]] | None,
+) -> list[tuple[bytes, bool]]:
+    """Add the entries of a directory; return its subdirectories, and whether each is a link.
+
+    Args:
+        directory: the open directory.
+        prefix: the path of its entries below the tree.
+        path: the path of the tree.
+        entries: the entries so far.
+        sandbox: follows the links.
+        outer: the directories that contain its entries, if links are followed.
+    """
     below = []
     with os.scandir(directory) as found:
         for item in found:
             name, status = os.fsencode(item.name), item.stat(follow_symlinks=False)
             target = b""
-            if stat.S_ISDIR(status.st_mode):
-                below.append(name)
-            elif stat.S_ISLNK(status.st_mode):
+            if stat.S_ISLNK(status.st_mode):
                 target = os.fsencode(os.readlink(item.name, dir_fd=directory))
-            elif not stat.S_ISREG(status.st_mode):
+                if outer is not None:
+                    status = _follow_link(sandbox, f"{path}/{os.fsdecode(prefix + name)}", status, outer)
+            if stat.S_ISDIR(status.st_mode):
+                below.append((name, bool(target)))
+            elif not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
                 raise RefusedClaimError(
                     f"{format_path(path)} holds {kind_of(status)}, {format_path(os.fsdecode(prefix + name))}: "
                     "it has no content to digest",
@@ -209,6 +251,15 @@ def _list_directory(directory: int, prefix: bytes, path: str, entries: list[Tree
                 )
             entries.append(TreeEntry(prefix + name, status, target))
     return below
+
+
+def _follow_link(sandbox: Sandbox, link: str, status: os.stat_result, outer: list[tuple[int, int]]) -> os.stat_result:
+    """Return the status of a link's target; that of the link if it leads nowhere, or to a directory that contains it."""
+    try:
+        found = sandbox.status(link)
+    except (FileNotFoundError, NotADirectoryError):
+        return status
+    return status if _identity_of(found) in outer else found
 
 
 def stat_digest(entries: Iterable[TreeEntry]) -> str:
@@ -253,7 +304,8 @@ def file_digests(path: str, entries: Sequence[TreeEntry], context: CheckContext,
     return [found[entry.path] if entry.is_file else "" for entry in entries]
 
 
-Chunk = list[tuple[bytes, Signature]]
+Chunk = list[tuple[bytes, Signature, bool]]
+"""Paths of files, their signatures, and whether each is reached by a link of that path."""
 
 
 def _split_entries(entries: Iterable[TreeEntry]) -> Iterable[Chunk]:
@@ -261,7 +313,7 @@ def _split_entries(entries: Iterable[TreeEntry]) -> Iterable[Chunk]:
     size = 0
     for entry in entries:
         if entry.is_file:
-            chunk.append((entry.path, signature_of(entry.status)))
+            chunk.append((entry.path, signature_of(entry.status), bool(entry.target)))
             size += entry.status.st_size
             if len(chunk) >= _FILES_AT_ONCE or size >= _BYTES_AT_ONCE:
                 yield chunk
@@ -293,16 +345,16 @@ def digest_chunk(settings: Settings, path: str, chunk: Chunk, seconds: float) ->
     Args:
         settings: the permissions.
         path: the path of the directory.
-        chunk: paths below it, and their signatures when they were listed.
+        chunk: files below it, as they were listed.
         seconds: the time limit.
     """
     clock = SystemClock()
     deadline = Deadline(clock.elapsed_ns, clock.elapsed_ns() + int(seconds * 1e9), settings.limits.hash_seconds)
     digests = {}
     with Sandbox(settings.base_path, allow_absolute=settings.allow_absolute) as sandbox:
-        for below, signature in chunk:
+        for below, signature, is_link in chunk:
             whole = f"{path}/{os.fsdecode(below)}"
-            found = digest_path(sandbox, whole, settings.limits, deadline, follow=False)
+            found = digest_path(sandbox, whole, settings.limits, deadline, follow=is_link)
             # Device numbers differ between machines; the other parts are the same on every worker.
             if signature_of(found.status)[1:] != signature[1:]:
                 raise UncheckableClaimError(f"{format_path(whole)} changed while its directory was read")

@@ -173,7 +173,7 @@ class Sandbox:
                 ) from error
         return os.dup(self._root)
 
-    def _components(self, path: str, *, why: str, root_is_free: bool) -> list[str]:
+    def _components(self, path: str, shown: str, why: str, *, root_is_free: bool) -> list[str]:
         """Return the components of an absolute path below the root of the walk."""
         if root_is_free:
             return path.split("/")
@@ -181,11 +181,17 @@ class Sandbox:
             prefix = base.rstrip("/") + "/"
             if path == base or path.startswith(prefix):
                 return path[len(prefix) :].split("/")
-        raise PathRefusedError(
-            path,
-            why,
-            remedy=f"It must lie in {format_path(self._base)}, or the verifier be made with allow_absolute=True.",
-        )
+        raise self._leaving_error(shown, why)
+
+    def _leaving_error(self, path: str, why: str = "leads out of the base path") -> PathRefusedError:
+        """Return the error of a path that leaves the base path."""
+        remedy = f"It must lie in {format_path(self._base)}, or the verifier be made with allow_absolute=True"
+        absolute = format_path(os.path.normpath(Path(self._base, path)))
+        if self._allow_absolute:
+            remedy = f"It must lie in {format_path(self._base)}, or be written as an absolute path, such as {absolute}"
+        elif not path.startswith("/"):
+            remedy += f" and the path be written as an absolute one, such as {absolute}"
+        return PathRefusedError(path, why, remedy=f"{remedy}.")
 
     @contextmanager
     def _walk(self, path: str) -> Iterator[_Way]:  # noqa: PLR0912 - one branch for each kind of path part
@@ -193,7 +199,7 @@ class Sandbox:
             raise PathRefusedError(path, "is not a path: it is empty or holds a NUL")
         is_free = self._is_free(path)
         if path.startswith("/"):
-            todo = self._components(path, why="is an absolute path outside of the base path", root_is_free=is_free)
+            todo = self._components(path, path, "is an absolute path outside of the base path", root_is_free=is_free)
         else:
             todo = path.split("/")
         todo.reverse()
@@ -208,7 +214,7 @@ class Sandbox:
                         os.close(directories.pop())
                         names.pop()
                     elif not is_free:
-                        raise PathRefusedError(path, "leads out of the base path")
+                        raise self._leaving_error(path)
                     continue
                 found = os.stat(name, dir_fd=directories[-1], follow_symlinks=False)
                 if stat.S_ISLNK(found.st_mode):
@@ -218,7 +224,7 @@ class Sandbox:
                     target = os.readlink(name, dir_fd=directories[-1])
                     if target.startswith("/"):
                         why = f"leads out of the base path: {format_path(name)} is a link to {format_path(target)}"
-                        more = self._components(target, why=why, root_is_free=is_free)
+                        more = self._components(target, path, why, root_is_free=is_free)
                         while len(directories) > 1:
                             os.close(directories.pop())
                         names.clear()

@@ -19,7 +19,7 @@ from flowckpt.core.records import StepResult
 from flowckpt.errors import StepFilesError
 from flowckpt.evidence.claims import Evidence, EvidencePack
 from flowckpt.evidence.constructors import make_file_claim
-from flowckpt.evidence.report import VerificationReport
+from flowckpt.evidence.report import VerdictStatus, VerificationReport
 from flowckpt.evidence.verifier import EvidenceVerifier
 from flowckpt.execution.claims import READS, WRITES, recorded_paths
 
@@ -57,6 +57,8 @@ class RunFiles:
         wrong = [verdict for verdict in report.verdicts if verdict.is_against]
         if wrong:
             remedy = "Create the file, or correct the path: a step starts only if all files that it reads exist."
+            if wrong[0].status is VerdictStatus.REFUSED:
+                remedy = ""  # the verdict has its own
             raise _files_error(path, f"a file that it reads cannot be read: {wrong[0].error}", remedy)
         self.read[path] = list(recorded)
 

@@ -110,6 +110,89 @@ def test_functions_get_the_arguments_and_directories_count_as_a_whole():
     assert reasons(one_engine, program)[0].startswith("evidence: out: digest recorded")
 
 
+def gather(folder: str) -> list[str]:
+    ran.append("gather")
+    return [each.read_text() for each in sorted(Path(folder).iterdir()) if each.is_file()]
+
+
+@pytest.fixture
+def linked(folder):
+    """A directory with links to a file and to a directory beside it."""
+    for name in ("raw/x.csv", "store/deep/y.csv"):
+        Path(name).parent.mkdir(parents=True)
+        Path(name).write_text("1")
+    Path("data").mkdir()
+    Path("data/x.csv").symlink_to("../raw/x.csv")
+    Path("data/store").symlink_to(folder / "store")
+    return one(step("gather").python(gather, "data").reads("data").checkpoint())
+
+
+@pytest.mark.parametrize("verify", ["hash", "stat"])
+@pytest.mark.parametrize("file", ["raw/x.csv", "store/deep/y.csv"])
+def test_what_is_linked_inside_a_directory_counts(linked, file, verify):
+    one_engine, options = engine(), RunOptions(verify=verify)
+    one_engine.run_sync(linked, workflow_id="run").unwrap()
+    assert one_engine.resume_sync(linked, workflow_id="run", options=options).steps.executed == 0
+    Path(file).write_text("22")
+    shown = {"raw/x.csv": "data/x.csv", "store/deep/y.csv": "data/store/deep/y.csv"}[file]
+    assert f"; {shown}: recorded sha256" in reasons(one_engine, linked, "gather", verify=verify)[0]
+    resumed = one_engine.resume_sync(linked, workflow_id="run", options=options)
+    assert (resumed.steps.executed, resumed.output) == (1, gather("data"))
+
+
+@pytest.mark.parametrize("edit", ["a copy for the link", "another file beside", "touched"])
+def test_what_leaves_the_linked_content_as_it_is_does_not_count(linked, edit):
+    one_engine = engine()
+    one_engine.run_sync(linked, workflow_id="run").unwrap()
+    if edit == "a copy for the link":
+        Path("data/x.csv").unlink()
+        Path("data/x.csv").write_text("1")
+    elif edit == "another file beside":
+        Path("raw/other.csv").write_text("2")
+    else:
+        Path("raw/x.csv").touch()
+    assert one_engine.resume_sync(linked, workflow_id="run").steps.executed == 0
+
+
+def test_links_in_circles_and_to_nowhere_stay_links(linked):
+    for name, target in {"me": ".", "up": "..", "dead": "nowhere", "back": "../round"}.items():
+        Path("data", name).symlink_to(target)
+    Path("round").mkdir()
+    Path("round/data").symlink_to("../data")
+    one_engine = engine()
+    one_engine.run_sync(linked, workflow_id="run").unwrap()
+    Path("beside.txt").write_text("not in it")
+    assert one_engine.resume_sync(linked, workflow_id="run").steps.executed == 0
+    Path("data/nowhere").write_text("there now")
+    assert one_engine.resume_sync(linked, workflow_id="run").steps.executed == 1
+
+
+def test_a_link_out_of_the_base_path_is_refused_by_name_and_an_absolute_path_may_leave_it(
+    linked, folder, tmp_path_factory
+):
+    outside = tmp_path_factory.mktemp("outside") / "o.csv"
+    outside.write_text("1")
+    Path("data/out.csv").symlink_to(outside)
+    failed = engine().run_sync(linked, workflow_id="run").error
+    assert f"data/out.csv leads out of the base path: out.csv is a link to {outside}" in str(failed)
+    assert f"be written as an absolute path, such as {folder}/data/out.csv" in str(failed)
+    assert "Create the file" not in str(failed)
+    program = one(step("gather").python(gather, "data").reads(folder / "data").checkpoint())
+    one_engine = engine()
+    one_engine.run_sync(program, workflow_id="run").unwrap()
+    outside.write_text("2")
+    assert one_engine.resume_sync(program, workflow_id="run").steps.executed == 1
+
+
+def test_a_path_out_of_the_base_path_names_the_absolute_one_that_works(folder):
+    outside = folder.parent / f"{folder.name}.csv"
+    outside.write_text("a")
+    relative = one(step("copy").python(copy, str(outside)).reads(f"../{outside.name}"))
+    failed = str(engine().run_sync(relative, workflow_id="run").error)
+    assert f"../{outside.name} leads out of the base path" in failed and f"such as {outside}." in failed
+    engine().run_sync(one(step("copy").python(copy, str(outside)).reads(outside)), workflow_id="run").unwrap()
+
+
 def test_a_missing_file_fails_the_step_before_its_function():
     result = engine().run_sync(one(step("copy").python(copy).reads("none.txt")))
     assert "a file that it reads cannot be read: none.txt does not exist" in str(result.error)

@@ -29,7 +29,7 @@ from flowckpt.evidence.checks.base import (
     shorten_digest,
     uncaptured_outcome,
 )
-from flowckpt.evidence.claims import Capture, Evidence, State
+from flowckpt.evidence.claims import FOLLOWS_LINKS, Capture, Evidence, State
 from flowckpt.evidence.digests import (
     FORM,
     FileDigest,
@@ -242,7 +242,8 @@ def _read_digest(claim: Evidence) -> str:
 def _list_entries(claim: Evidence, context: CheckContext, deadline: Deadline) -> list[TreeEntry]:
     _check_kind(claim, context, "directory")
     try:
-        return list_tree(parse_path(claim), context, deadline)
+        follows_links = claim.expected.get(FOLLOWS_LINKS) is True
+        return list_tree(parse_path(claim), context, deadline, follows_links=follows_links)
     except (FileNotFoundError, NotADirectoryError):  # removed meanwhile
         raise _missing_error(claim) from None
 
