@@ -207,6 +207,7 @@ def calling(call: str) -> Edit:
 
 
 OTHER_ARGUMENT = edit("clean, 5, 10)", "clean, 5, 11)")
+AMOUNT = edit("    count: int", "    amount: int", "helpers.py")
 CASES: dict[str, list[Case]] = {
     "the function of a recorded step": [Case(edit('note("clean")', 'note("cleaner")'))],
     "a helper, class or constant that this function uses": [
@@ -222,6 +223,12 @@ CASES: dict[str, list[Case]] = {
         Case(edit('    note("clean")\n', '    """Clean."""\n\n    note(  "clean"  )  # now\n')),
     ],
     "the arguments of a recorded step": [Case(OTHER_ARGUMENT)],
+    "`tolerate` or `min_success` of a recorded map or group": [
+        Case(
+            edit("min_success=1", "min_success=2"),
+            edit(CLEAN, 'step("clean").map(clean, [5, 6], by=10, min_success=1, concurrency=1).checkpoint()'),
+        )
+    ],
     "what the function of a recorded step holds": [
         Case(edit("Priced(10)", "Priced(11)"), calling("Priced(10).clean, 5")),
         Case(edit("cleaner(10)", "cleaner(11)"), calling("cleaner(10), 5")),
@@ -319,10 +326,18 @@ CASES: dict[str, list[Case]] = {
         for made in ("workflow(tidy, count=5)", "map(tidy, [5])")
     ],
     "the class of a recorded result": [
+        Case(AMOUNT),
         Case(
-            both(edit("    count: int", "    amount: int", "helpers.py")),
-            words=("--on-code-change", "reuse"),
-        )
+            edit("    count: int", "    amount: int", "site-packages/installed.py"),
+            both(
+                edit("-> helpers.Row", "-> installed.Row"),
+                edit("return helpers.Row", "return installed.Row"),
+                write("site-packages/installed.py", HELPERS + INSTALLED),
+            ),
+        ),
+    ],
+    "with `--on-code-change reuse`, the class of a recorded result": [
+        Case(AMOUNT, words=("--on-code-change", "reuse")),
     ],
 }
 

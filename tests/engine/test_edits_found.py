@@ -137,3 +137,160 @@ def test_a_time_in_the_future_stays_no_edit_when_it_has_passed(tmp_path, monkeyp
     assert not functions.is_edited("flow.py", scope)
     status.st_ctime_ns = later + 1
     assert functions.is_edited("flow.py", scope)
+
+
+FAN_OUTS = {  # how the finished fan-out is yielded, and the edit
+    "fewer failures are tolerated": ('step("m").map(f, [1, 0, 2], tolerate=1)', "tolerate=1", "tolerate=0"),
+    "no failure is tolerated": ('step("m").map(f, [1, 0, 2], tolerate=0.5)', ", tolerate=0.5", ""),
+    "more must succeed": ('step("m").map(f, [1, 2, 3, 4], min_success=1, concurrency=1)', "s=1", "s=3"),
+    "all must succeed": ('step("m").map(f, [1, 2, 3], min_success=1, concurrency=1)', "min_success=1, ", ""),
+    "more must succeed than do": ('step("m").map(f, [0, 1, 2], min_success=1, concurrency=1)', "s=1", "s=3"),
+    "a group": ('parallel(step("a").python(f, 1), step("b").python(f, 0), tolerate=1)', ", tolerate=1", ""),
+    "a race": ('parallel(step("a").python(f, 1), step("b").python(f, 2), min_success=1, concurrency=1)', "s=1", "s=2"),
+}
+SAME_ENDS = {
+    "more failures are tolerated": ('step("m").map(f, [1, 0, 2], tolerate=1)', "tolerate=1", "tolerate=2"),
+    "as many must succeed as do": (
+        'step("m").map(f, [1, 0, 2], tolerate=1)',
+        "tolerate=1",
+        "min_success=2, tolerate=1",
+    ),
+    "a fraction": ('step("m").map(f, [1, 2, 3, 4], min_success=1, concurrency=1)', "min_success=1", "min_success=0.25"),
+}
+FAN_OUT_FLOW = """
+from pathlib import Path
+from flowckpt import parallel, step, workflow
+from flowckpt.errors import FanOutFailedError
+
+def f(x):
+    Path(f"made-{x}").touch()
+    return 10 // x
+
+def instead():
+    return [1]
+
+@workflow
+def flow():
+    try:
+        done = yield FAN_OUT.checkpoint()
+    except FanOutFailedError:
+        if not HANDLES:
+            raise
+        done = yield step("instead").python(instead).checkpoint()
+    return sum(each for each in done if isinstance(each, int))
+"""
+
+
+@pytest.fixture
+def call_fan_out(tmp_path, call):
+    """Return a function that calls flowckpt for a program with a fan-out, and returns the end and the made files."""
+
+    def call_fan_out(fan_out, *arguments, handles=False):
+        text = FAN_OUT_FLOW.replace("FAN_OUT", fan_out, 1).replace("HANDLES", str(handles))
+        (tmp_path / "flow.py").write_text(text)
+        code, output, said, _ = call(*arguments)
+        return code, output, said, sorted(each.name for each in tmp_path.glob("made-*"))
+
+    return call_fan_out
+
+
+@pytest.mark.parametrize("name", FAN_OUTS)
+def test_a_finished_fan_out_is_judged_by_its_present_arguments(name, call_fan_out, tmp_path):
+    fan_out, old, new = FAN_OUTS[name]
+    first = call_fan_out(fan_out, "run", "flow.py", "--id", "one")
+    edited = fan_out.replace(old, new)
+    assert first[0] == 0 and edited != fan_out
+    assert call_fan_out(edited, "plan", "one")[0] == 10
+    resumed = call_fan_out(edited, "resume", "one")
+    assert f"{len(first[3])} restored" in resumed[2]
+    for each in tmp_path.glob("made-*"):
+        each.unlink()
+    clean = call_fan_out(edited, "run", "flow.py", "--id", "clean")
+    assert resumed[:2] == clean[:2] != first[:2]
+    if clean[0] == 0:
+        assert resumed[3] == clean[3]
+        assert "nothing to run" in call_fan_out(edited, "plan", "one")[2]
+
+
+@pytest.mark.parametrize("name", SAME_ENDS)
+def test_a_finished_fan_out_that_ends_alike_is_reused(name, call_fan_out):
+    fan_out, old, new = SAME_ENDS[name]
+    first = call_fan_out(fan_out, "run", "flow.py", "--id", "one")
+    assert "nothing to run" in call_fan_out(fan_out.replace(old, new), "plan", "one")[2]
+    resumed = call_fan_out(fan_out.replace(old, new), "resume", "one")
+    assert resumed[:2] == first[:2] and " 0 executed" in resumed[2]
+
+
+def test_a_handled_failure_that_is_tolerated_now(call_fan_out):
+    fan_out = 'step("m").map(f, [1, 0, 2], concurrency=1)'
+    first = call_fan_out(fan_out, "run", "flow.py", "--id", "one", handles=True)
+    assert (first[1], first[3]) == ("output: 1", ["made-0", "made-1"])
+    edited = fan_out.replace("2]", "2], tolerate=1")
+    assert call_fan_out(edited, "plan", "one", handles=True)[0] == 10
+    assert call_fan_out(edited, "resume", "one", handles=True)[0] == 10  # what handled the failure is not undone
+    resumed = call_fan_out(edited, "resume", "one", "--on-stale", "rerun", handles=True)
+    assert resumed[1] == "output: 15" == call_fan_out(edited, "run", "flow.py", "--id", "clean", handles=True)[1]
+
+
+ROWS = """
+from dataclasses import dataclass
+from pathlib import Path
+from flowckpt import step, workflow
+
+@dataclass
+class Row:
+    id: int
+
+def extract(first=1) -> list[Row]:
+    return [Row(first), Row(2)]
+
+def count(rows):
+    if not Path("ready").exists():
+        raise OSError("not ready")
+    return repr(rows)
+
+@workflow
+def flow():
+    yield step("pre").python(int, 1).checkpoint()
+    rows = yield step("extract").EXTRACT.checkpoint()
+    return (yield step("count").python(count, rows).checkpoint())
+"""
+
+
+RERUN = "--on-code-change rerun"
+
+
+@pytest.mark.parametrize(
+    ("is_finished", "extract", "options"),
+    [
+        *((True, "python(extract)", each) for each in (RERUN, "--from extract", "--from pre", "--force")),
+        (False, "python(extract)", RERUN),
+        (True, "map(extract, [1, 3])", RERUN),
+        (False, "map(extract, [1, 3])", f"--reuse inputs {RERUN}"),
+    ],
+)
+def test_a_step_whose_result_no_longer_fits_runs_again_on_request(is_finished, extract, options, tmp_path, call):
+    text = ROWS.replace("EXTRACT", extract)
+    (tmp_path / "flow.py").write_text(text)
+    if is_finished:
+        (tmp_path / "ready").touch()
+    assert call("run", "flow.py", "--id", "one")[0] == (0 if is_finished else 1)
+    (tmp_path / "ready").touch()
+    text = text.replace("id: int", "id: int\n    shop: str").replace(
+        "Row(first), Row(2)", "Row(first, 'a'), Row(2, 'b')"
+    )
+    (tmp_path / "flow.py").write_text(text)
+    path = "extract" if "python" in extract else "extract/[0]"
+
+    plan = call("plan", "one")
+    assert plan[0] == 10 and f"rerun     {path} " in plan[2], plan
+    assert call("resume", "one")[0] == 10
+    code, _, _, said = call("resume", "one", "--on-code-change", "reuse")
+    assert code == 14 and f"the result of step '{path}' of run 'one' cannot be reused: the recorded" in said
+    assert "'flowckpt resume one --on-code-change rerun' or " in said and "flowckpt resume one --from " in said
+
+    planned = call("plan", "one", *options.split())
+    assert planned[0] in (0, 10) and f"rerun     {path} " in planned[2], planned
+    resumed = call("resume", "one", *options.split())
+    assert resumed[:2] == call("run", "flow.py", "--id", "clean")[:2] and resumed[0] == 0, resumed
+    assert "nothing to run" in call("plan", "one")[2]

@@ -523,7 +523,7 @@ def _decode_registered(body: Any) -> Any:
     except Exception as error:
         raise DecodingError(
             f"a recorded {name} cannot be built again: {type(error).__name__}: {error}",
-            remedy="If the type was changed, give its new fields defaults, or let the step run again.",
+            remedy="If the type was changed, give its new fields defaults.",
         ) from error
 
 

@@ -78,7 +78,7 @@ def from_plain(plain: Any, annotation: Any, place: str) -> Any:
         raise DecodingError(
             f"the recorded {place} does not fit {_annotation_text(annotation)}: {_first_cause(error)}{_place_of(error, plain, annotation, place)}",
             place=place,
-            remedy="If the type was changed, give its new fields defaults, or let the step run again.",
+            remedy="If the type was changed, give its new fields defaults.",
         ) from error
 
 

@@ -35,9 +35,10 @@ from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ReuseMode
 from flowckpt.engine.run.in_doubt import check_started
 from flowckpt.engine.run.result_cache import Cached, ResultCache
 from flowckpt.engine.run.resumption import Resumption
-from flowckpt.engine.values.failures import read_answer
+from flowckpt.engine.values.failures import misfit_error, misfit_reason, read_answer
 from flowckpt.engine.values.placeholders import make_placeholder
 from flowckpt.engine.values.superseded import GUARDED
+from flowckpt.errors import DecodingError
 from flowckpt.evidence.claims import Evidence, EvidencePack
 from flowckpt.execution.claims import WRITES, ClaimChecker, file_digests, is_open
 from flowckpt.execution.runner import output_annotation
@@ -105,7 +106,6 @@ class PlannedSteps(DryResponder):
         unknown: the step whose unknown output ends the plan.
         seen: the paths that the generator has yielded.
         stop: why the resume would stop, once known.
-        taken: the cached results that the plan takes, by path.
         messages: the messages to the run that no step has consumed so far.
     """
 
@@ -120,31 +120,46 @@ class PlannedSteps(DryResponder):
     unknown: tuple[str, ...] = attrs.field(init=False, default=())
     seen: set[str] = attrs.field(init=False, factory=set)
     stop: PlanEnd = attrs.field(init=False, default=PlanEnd())
-    taken: dict[str, StepResult] = attrs.field(init=False, factory=dict)
     messages: list[Signal] = attrs.field(
         init=False, default=attrs.Factory(lambda self: [*self.resumption.messages], takes_self=True)
     )
 
     async def restore(self, replay: Replay, command: Restore) -> Answer | None:
-        """Plan a step with a recorded result; return its recorded answer, unless a failure of it is in doubt."""
-        decision = await self.plan_recorded(command)
-        if decision is Decision.IN_DOUBT and not command.result.success:
-            return None
-        if decision is not Decision.REUSE:
+        """Plan a step with a recorded result; return its recorded answer, if that is known and fits."""
+        decision, answer = await self.plan_recorded(command)
+        if decision is not Decision.REUSE and answer is not None:
             replay.rerun(command, keeps_rest=True)
-        return read_answer(command.step, self.taken.get(command.path, command.result))
+        return answer
 
-    async def plan_recorded(self, command: Restore) -> Decision:
-        """Plan a step with a recorded result, and return the decision."""
-        self.seen.add(command.path)
+    async def plan_recorded(self, command: Restore) -> tuple[Decision, Answer | None]:
+        """Plan a step with a recorded result.
+
+        Returns:
+            The decision, and the answer with which the plan continues; None if a failure is in doubt, or if the
+            recorded value does not fit the present code.
+
+        Raises:
+            DecodingError: the value does not fit, and the policy is to reuse it.
+        """
+        step, path, result = command.step, command.path, command.result
+        self.seen.add(path)
         reports = self.resumption.judge.reports
-        if is_open(reports.get(command.path)):
-            reports[command.path] = await self.claims.verify_again(command.step, command.result)
+        if is_open(reports.get(path)):
+            reports[path] = await self.claims.verify_again(step, result)
         decision, reasons = await self.judge_result(command)
-        if decision is Decision.RERUN and (cached := await self._find_cached(command.step, command.path)) is not None:
+        answer: Answer | None = None
+        try:
+            answer = read_answer(step, result)
+        except DecodingError as error:
+            if decision is Decision.REUSE:
+                decision, reasons = await self.judge_result(command, misfit_reason(error))
+            if decision is Decision.REUSE:
+                raise misfit_error(self.workflow_id, path, error) from error
+        if decision is Decision.RERUN and (cached := await self._find_cached(step, path)) is not None:
             decision, reasons = Decision.CACHED, (*reasons, Reason(ReasonKind.CACHED, cached.sentence))
-        self.add(command.result, decision, reasons)
-        return decision
+            answer = read_answer(step, cached.result)
+        self.add(result, decision, reasons)
+        return decision, None if decision is Decision.IN_DOUBT and not result.success else answer
 
     async def _find_cached(self, step: Step[Any], path: str) -> Cached | None:
         """Return the cached result that a step takes instead of running, and note it."""
@@ -157,15 +172,12 @@ class PlannedSteps(DryResponder):
         ):
             return None
         is_prefix, again = judge.policy.reuse is ReuseMode.PREFIX and bool(self.again.paths), {*self.again.paths}
-        cached = await self.cache.find(
+        return await self.cache.find(
             step,
             path,
             self.resumption.history.results,
             lambda other: other not in again and (other in self.seen or not is_prefix),
         )
-        if cached is not None:
-            self.taken[path] = cached.result
-        return cached
 
     async def execute(self, replay: Replay, command: Execute) -> Answer | None:
         """Plan a step without a recorded result; return its earlier answer, if that is known."""
@@ -179,7 +191,9 @@ class PlannedSteps(DryResponder):
             )
             return True, None
         result = await self._plan_execution(command, replay, self._judge_state(command))
-        return None if result is None else read_answer(command.step, result)
+        with contextlib.suppress(DecodingError):  # its recorded output is not known under the present code
+            return None if result is None else read_answer(command.step, result)
+        return None
 
     def _judge_state(self, command: Execute) -> tuple[Reason, ...]:
         """Return why a step would not get its saved state, which may stop the resume."""
@@ -206,8 +220,8 @@ class PlannedSteps(DryResponder):
             is_after_rerun=is_after_rerun,
             is_first=is_first,
             rewritten=self.again.rewritten,
+            more=more,
         )
-        reasons += more
         if self.again.paths and judge.policy.reuse is ReuseMode.PREFIX:
             reasons += (Reason(ReasonKind.UPSTREAM, f"{self.again.paths[0]} runs again before it"),)
             answer = OnStale.RERUN

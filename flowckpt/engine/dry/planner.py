@@ -52,7 +52,7 @@ from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ReuseMode
 from flowckpt.engine.run.result_cache import ResultCache
 from flowckpt.engine.run.resumption import Resumption, find_moved_versions
 from flowckpt.engine.steps.child import start_child
-from flowckpt.engine.steps.run_step import changed_members_reason
+from flowckpt.engine.steps.run_step import OTHER_END, changed_members_reason, has_other_end
 from flowckpt.engine.values.failures import read_answer, read_fan_out, step_failure
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, use_missing_secret
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, GUARDED
@@ -248,10 +248,8 @@ class Planning(PlannedSteps):
             answer = await self.execute(replay, Execute(path, step, enter.location))
             return answer, step.modifiers.is_ephemeral
         before = len(self.again.paths)
-        decision = await self.plan_recorded(Restore(path, step, result, enter.is_spare))
-        if decision is Decision.IN_DOUBT and not result.success:
-            return None, False
-        return read_answer(step, self.taken.get(enter.path, result)), len(self.again.paths) == before
+        _, answer = await self.plan_recorded(Restore(path, step, result, enter.is_spare))
+        return answer, answer is not None and len(self.again.paths) == before
 
     def plan_stopped_members(
         self, stopped: list[tuple[int, Enter]], *, is_moved: bool, has_ended: bool
@@ -285,6 +283,11 @@ class Planning(PlannedSteps):
         fan_out = _PlannedFanOut(self, replay, enter, decision is Decision.RERUN, before[:FEW])
         gone = await fan_out.plan_members()
         is_moved = fan_out.is_all_again or bool(fan_out.stale or fan_out.new or gone)
+        has_other_end = result is not None and not is_moved and fan_out.has_other_end(result)
+        if result is not None and has_other_end:
+            self.again.paths = before
+            decision, reasons = await self.judge_result(Restore(path, enter.step, result, enter.is_spare), OTHER_END)
+            is_moved = decision is Decision.RERUN
         await fan_out.plan_remaining(is_moved=is_moved)
         reruns = fan_out.reruns
         self.again.paths = before + reruns
@@ -297,7 +300,7 @@ class Planning(PlannedSteps):
             return read_fan_out(enter, result, fan_out.known_answers), True
         if fan_out.stale and not fan_out.is_all_again:
             reasons = (*reasons, Reason(ReasonKind.UPSTREAM, f"{fan_out.stale} runs again"))
-        elif not fan_out.is_all_again:
+        elif not (fan_out.is_all_again or has_other_end):
             self.again.paths = before
             restore = Restore(path, enter.step, result, enter.is_spare)
             _, reasons = await self.judge_result(restore, changed_members_reason(fan_out.new, len(gone)))
@@ -417,6 +420,11 @@ class _PlannedFanOut:
                 each for each in (*without, *list_below(planning.cut_below, without)) if each in planning.resumption.cut
             ]
         return gone + [each.path for each in expansion.take_rest()]
+
+    def has_other_end(self, result: StepResult) -> bool:
+        """Return whether the unchanged members would end the fan-out otherwise than recorded."""
+        stopped, unended = len(self._stopped), len(self._never_run)
+        return has_other_end(self.enter.step, result, self.answers, stopped=stopped, unended=unended)
 
     async def _consider(self, made: Enter) -> None:
         end, is_known = self.enter.result, made.result is not None or bool(made.nested)

@@ -251,6 +251,7 @@ class Judge:
         is_after_rerun: bool = False,
         is_first: bool = False,
         rewritten: Mapping[str, str | None] | None = None,
+        more: tuple[Reason, ...] = (),
     ) -> tuple[Reason, ...]:
         """Return why a recorded result would not simply be reused.
 
@@ -263,10 +264,12 @@ class Judge:
                 assumed to write the same again. None for a file of a step without a result: any content may be what it
                 writes.
             is_first: whether every earlier step was restored, so that none returned a new value.
+            more: further reasons against it.
         """
         reasons = identity_reasons(step, result, self.secrets)
         if reasons and is_first and result.attempt == self.newest and _are_other_arguments(reasons):
             reasons += (NONDETERMINISM,) * self.is_same_code()
+        reasons += more
         if is_after_rerun:
             reasons += incomparable_reasons(step, result, self.secrets)
         if self.reports or step.modifiers.files is not None:

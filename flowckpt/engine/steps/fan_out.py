@@ -32,7 +32,13 @@ from flowckpt.engine import run as attempts
 from flowckpt.engine.rules.paths import is_stopped, split_stopped_member
 from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.steps.members import CompositeRun, Member, StoppedMember, make_member, read_ended_answer
-from flowckpt.engine.steps.run_step import changed_members_reason, is_still_valid, note_restored
+from flowckpt.engine.steps.run_step import (
+    OTHER_END,
+    changed_members_reason,
+    has_other_end,
+    is_still_valid,
+    note_restored,
+)
 from flowckpt.engine.values.failures import combine_answers, read_fan_out, step_failure, stopped_error
 from flowckpt.engine.values.waits import Suspended
 from flowckpt.errors import FanOutFailedError, StepFailedError
@@ -99,6 +105,10 @@ class FanOut(CompositeRun):
             await self._look_at_members(expansion, doubts, is_ended=result is not None)
         gone = expansion.take_rest()
         run.recorder.aside.dropped += gone
+        is_same = not (self.is_stale or gone or (self._unended and result is not None and result.success))
+        if result is not None and is_same and self._has_other_end(result):
+            is_same = await is_still_valid(run, enter.step, result, is_spare=enter.is_spare, more=(OTHER_END,))
+            self.is_stale = not is_same
         if self._stopped and (self.is_stale or (result is None and not self._is_won)):
             self._race_again()
         for _, member in self._stopped:
@@ -106,7 +116,7 @@ class FanOut(CompositeRun):
                 member.keep()
         if result is None:
             return False
-        if not self.is_stale and (not self._unended or not result.success) and not gone:
+        if is_same:
             await self._restore(result)
             return True
         if not self.is_stale:
@@ -115,6 +125,10 @@ class FanOut(CompositeRun):
         self.is_stale = True
         run.recorder.aside.dropped.append(result)
         return False
+
+    def _has_other_end(self, result: StepResult) -> bool:
+        stopped, unended = len(self._stopped), len(self._unended)
+        return has_other_end(self.enter.step, result, self._answers, stopped=stopped, unended=unended)
 
     async def _look_at_members(self, expansion: Expansion, doubts: set[str], *, is_ended: bool) -> None:
         """Check each member that has a record or is in doubt; queue the others."""

@@ -21,7 +21,7 @@ from flowckpt.engine.rules.paths import ROLLBACK, find_not_yielded, is_stopped
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.recorder import StepEnd
 from flowckpt.engine.steps import wait
-from flowckpt.engine.steps.run_step import emit_end, is_still_valid, restore_step, run_step
+from flowckpt.engine.steps.run_step import emit_end, restore_step, run_step
 from flowckpt.engine.values.failures import read_answer, read_fan_out
 from flowckpt.events import StepStarted
 from flowckpt.execution.current_step import StepCall
@@ -64,11 +64,12 @@ class PlainMember(Member):
         if result is None:
             await self.context.refuse_doubt(step, enter.path)
             return False
-        if not await is_still_valid(self.context, step, result, is_spare=enter.is_spare):
+        answer = await restore_step(self.context, step, result, is_spare=enter.is_spare)
+        if answer is None:
             self.is_stale = True
             self.context.recorder.aside.dropped.append(result)
             return False
-        self.answer = await restore_step(self.context, step, result, is_spare=enter.is_spare)
+        self.answer = answer
         return True
 
     async def run(self) -> Answer:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -44,13 +44,20 @@ from flowckpt.engine.rules.reasons import NONDETERMINISM, OnStale, Reason, Reaso
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.notify import events, evidence_event
 from flowckpt.engine.run.recorder import StepEnd
-from flowckpt.engine.values.failures import read_answer, stale_step_error, step_failure
+from flowckpt.engine.values.failures import (
+    FAN_OUT_FAILED,
+    misfit_error,
+    misfit_reason,
+    read_answer,
+    stale_step_error,
+    step_failure,
+)
 from flowckpt.engine.values.superseded import marks_of
 from flowckpt.errors import DecodingError, FlowckptError, StepFailedError
 from flowckpt.execution.claims import CommittedClaims, is_open
 from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.errors import record_error
-from flowckpt.execution.runner import Outcome, output_annotation, restore_value
+from flowckpt.execution.runner import Outcome, output_annotation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,9 +111,9 @@ class Scope:
 
     async def restore(self, replay: Replay, command: Restore) -> Answer | Execute:
         """Answer with the recorded result; if it is no longer valid, have the step run again."""
-        step, result = command.step, command.result
-        if await is_still_valid(self.context, step, result, is_spare=command.is_spare):
-            return await restore_step(self.context, step, result, is_spare=command.is_spare)
+        answer = await restore_step(self.context, command.step, command.result, is_spare=command.is_spare)
+        if answer is not None:
+            return answer
         self.is_stale = True
         return replay.rerun(command, keeps_rest=self._keeps_rest)
 
@@ -202,8 +209,8 @@ UNSURE = UNREAD
 def make_glance(run: RunContext) -> Glance | None:
     """Return the fast path that restores recorded plain steps; None if every step needs the full check.
 
-    It covers most loops: a plain function, the same arguments, an output without a type tag. `is_still_valid` and
-    `restore_step` give the same answer in five times the time, which matters after a hundred thousand steps.
+    It covers most loops: a plain function, the same arguments, an output without a type tag. `restore_step`
+    gives the same answer in five times the time, which matters after a hundred thousand steps.
     """
     notifier, judge = run.notifier, run.judge
     if notifier.names_restored or judge.policy.from_path or judge.packages:
@@ -277,7 +284,7 @@ async def is_still_valid(
         if report is not None and report.outcome != "no_evidence" and run.notifier.emit is not None:
             await run.notifier.emit(evidence_event(run.workflow_id, result.path, report, "resume"))
     is_first = not (is_spare or run.notifier.executed or run.recorder.aside.dropped)
-    reasons = judge.reasons(step, result, is_after_rerun=is_spare, is_first=is_first) + more
+    reasons = judge.reasons(step, result, is_after_rerun=is_spare, is_first=is_first, more=more)
     answer = judge.decide(step, result, reasons) if reasons else OnStale.REUSE
     if answer is OnStale.FAIL:
         raise stale_step_error(run.workflow_id, result.path, reasons, repeats_effect=judge.repeats_effect(step, result))
@@ -301,14 +308,22 @@ async def note_restored(run: RunContext, step: Step[Any], result: StepResult, *,
         await run.notifier.emit(events.StepRestored(run.workflow_id, *fields))
 
 
-async def restore_step(run: RunContext, step: Step[Any], result: StepResult, *, is_spare: bool) -> Answer:
-    """Restore a step's recorded result, emit the event, and return what the generator gets.
+async def restore_step(run: RunContext, step: Step[Any], result: StepResult, *, is_spare: bool) -> Answer | None:
+    """Restore a step's recorded result, and emit it; return what the generator gets, or None if the step runs again.
 
     Raises:
-        DecodingError: the record does not fit the step's annotation.
+        StaleStepError: the result is no longer valid, and the policy is to stop.
+        DecodingError: the result does not fit the present code, and the policy is to reuse it.
     """
+    if not await is_still_valid(run, step, result, is_spare=is_spare):
+        return None
+    try:
+        answer = read_answer(step, result)
+    except DecodingError as error:
+        if await is_still_valid(run, step, result, is_spare=is_spare, more=(misfit_reason(error),)):
+            raise misfit_error(run.workflow_id, result.path, error) from error
+        return None
     await note_restored(run, step, result, is_spare=is_spare)
-    answer = read_answer(step, result)
     if result.success and result.evidence is not None and step.action.step_type == "approval":
         steps.wait.bind_again(run, step, result, answer[0])
     return answer
@@ -322,6 +337,34 @@ def changed_members_reason(new: int, gone: int) -> Reason:
         gone: how many recorded results have no member any more.
     """
     return Reason(ReasonKind.ARGUMENTS, f"the members have changed: {new} are new, {gone} are gone")
+
+
+OTHER_END = Reason(ReasonKind.ARGUMENTS, "with the present min_success and tolerate, its members end it otherwise")
+
+
+def has_other_end(
+    step: Step[Any], result: StepResult, answers: Sequence[Answer | None], *, stopped: int, unended: int
+) -> bool:
+    """Return whether the unchanged members of a fan-out would end it otherwise than recorded.
+
+    Args:
+        step: the fan-out, with its present `min_success` and `tolerate`.
+        result: its recorded end.
+        answers: the answers of its members; None for a member without one.
+        stopped: how many members a race has stopped.
+        unended: how many members have not ended, because too many others had failed.
+    """
+    action: Any = step.action
+    is_replayed = any(each.modifiers.is_ephemeral for each in (step, *getattr(action, "steps", ())))
+    if is_replayed or (result.error is not None and result.error.type != FAN_OUT_FAILED):  # the items themselves failed
+        return False
+    failed = sum(answer is not None and answer[1] is not None for answer in answers) - stopped
+    if stopped:
+        return not action.completion.is_enough(len(answers) - stopped - failed, action.size)
+    if unended:
+        return not action.completion.cannot_succeed(failed, action.size)
+    is_met: bool = action.completion.is_met(failed, len(answers))
+    return is_met != result.success
 
 
 _EPHEMERAL = CallIdentity()
@@ -456,8 +499,12 @@ async def _reuse(run: RunContext, call: StepCall, result: StepResult) -> Answer:
     step, fingerprint = call.step, call.identity.fingerprint
     if step.modifiers.rollback is not None and attempts.undo_steps.find_moved_argument(step, result, run.secrets):
         fingerprint = result.fingerprint  # the undo sees from it that a default may have changed
+    try:
+        answer = read_answer(step, result)
+    except DecodingError as error:
+        raise misfit_error(run.workflow_id, call.path, error) from error
     await note_restored(run, step, attrs.evolve(result, fingerprint=fingerprint), is_spare=True)
-    return restore_value(step, result), None
+    return answer
 
 
 async def _take_cached(run: RunContext, call: StepCall) -> StepEnd | None:

@@ -40,7 +40,7 @@ REFUSALS = (
 """Errors of the record, or of code or evidence that does not match it; never failures of a step that ran."""
 
 
-_FAN_OUT = type_name(FanOutFailedError)
+FAN_OUT_FAILED = type_name(FanOutFailedError)
 
 
 def step_failure(path: str, error: StepError) -> StepFailedError:
@@ -66,7 +66,7 @@ def _make_failure(cls: type[StepFailedError], path: str, error: StepError, **mor
 
 def _make_fan_out_failure(path: str, error: StepError, causes: Sequence[StepFailedError]) -> StepFailedError:
     """Return the error to raise at the `yield` of a failed fan-out, from its record and those of its members."""
-    if not error.causes and error.type != _FAN_OUT:  # the iterable of items failed, not a member
+    if not error.causes and error.type != FAN_OUT_FAILED:  # the iterable of items failed, not a member
         return step_failure(path, error)
     return _make_failure(FanOutFailedError, path, error, causes=causes)
 
@@ -132,6 +132,22 @@ def stale_step_error(
         is_proved=any(reason.is_proved for reason in reasons),
         repeats_effect=repeats_effect,
         remedy=remedy,
+    )
+
+
+def misfit_reason(error: DecodingError) -> Reason:
+    """Return the reason why a recorded value that does not fit the present code is stale."""
+    return Reason(ReasonKind.CODE, error.message)
+
+
+def misfit_error(workflow_id: str, path: str, error: DecodingError) -> DecodingError:
+    """Return the error of a resume that would reuse a value which does not fit, with the commands that continue."""
+    run = f"flowckpt resume {shell_word(workflow_id)}"
+    return DecodingError(
+        f"the result of step {path!r} of run {workflow_id!r} cannot be reused: {error.message}",
+        place=error.place,
+        remedy=f"{error.remedy} To run the step and what follows again: '{run} --on-code-change rerun' or "
+        f"'{run} --from {shell_word(path)}'.",
     )
 
 
