@@ -20,7 +20,7 @@ from flowckpt.core.system.secret import HIDDEN
 from flowckpt.errors import EvidenceError
 
 FOLLOWS_LINKS = "follows_links"
-"""In what a claim of a directory expects: whether the content behind links counts, as for what a step reads."""
+"""Key in the expected facts of a directory: whether the targets of links count, as they do for what a step reads."""
 
 # The kinds of claims of flowckpt itself.
 
