@@ -19,6 +19,8 @@ source alone, never from values, so the same files have the same fingerprint in 
   holds `.git`, `.hg`, `pyproject.toml`, `setup.py` or `setup.cfg`; without one, the directory that holds the top
   package of the file. Imports are resolved from the source, so a module that a function imports counts before the
   function runs.
+- The cells of a notebook, or the inputs of an `ipython` terminal, count like one module, but of a name that several of
+  them bind only the latest definition counts: `_Notebook`.
 - Wrappers of a function, and functions of the project in its closure, are code of the step, too.
 """
 
@@ -36,12 +38,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import attrs
 
-from flowckpt.core.identity import syntax
+from flowckpt.core.identity import cells, syntax
 from flowckpt.core.system.functions import (
     PROCESS_NAME,
     cached_per_function,
@@ -57,6 +59,8 @@ STEP_FORM = "2:"
 _MOST_PARTS = 32
 _MOST_MODULES = 4096
 
+CELLS = "<cells>"
+"""Stands for the file of a notebook."""
 _CHANGED = "="
 """Stands before the name of an import in the definitions of a module: the statements that change the imported value."""
 _MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
@@ -129,7 +133,7 @@ def refresh() -> None:
         _SOURCES.pop(file, None)
     for file in changed:
         _UNLOADED.pop(file, None)
-    if reloaded or changed:
+    if reloaded or changed or has_new_cells():
         forget_functions()
 
 
@@ -193,6 +197,8 @@ class _Walk:
         by_name: dict[str, list[str]] = {}
         for (_, name), text in self._reached.items():
             by_name.setdefault(_without_line(name), []).append(text)
+        if any(file == CELLS for file, _ in self._reached):  # versions of a name, from cells that may run in any order
+            by_name = {name: sorted({*found}) for name, found in by_name.items()}
         listed = [f"{name}: {text}" for name in sorted(by_name) for text in by_name[name]]
         return [*(",".join(map(_without_line, names)) for _, names in entered), *listed] if listed else []
 
@@ -257,8 +263,8 @@ class _Walk:
 
 
 def _without_line(name: str) -> str:
-    """Return the name of a definition without the line of a nested function; see `Source.note_nested`."""
-    return name.partition(" ")[0]
+    """Return the name of a definition without the line of a nested function or the number of a version in a notebook."""
+    return name.partition(" ")[0].partition("@")[0]
 
 
 # --- what a callable consists of -------------------------------------------------------------------------------------
@@ -309,6 +315,8 @@ def _locate(part: FunctionType | type) -> tuple[Source | None, tuple[str, ...]]:
     else:
         scope = vars(sys.modules[part.__module__]) if part.__module__ in sys.modules else {}
         file = scope.get("__file__") or ""
+    if (notebook := find_notebook(scope)) is not None and (found := notebook.locate(part)) is not None:
+        return found
     if not file or file[0] == "<" or is_installed(file):
         return None, ()
     module = source_of(file, scope)
@@ -322,7 +330,7 @@ def _locate_own(part: FunctionType | type) -> tuple[Source | None, tuple[str, ..
     """Return the module and the names of a function or class, of a nested function without the definition around it."""
     source, names = _locate(part)
     if source is not None and isinstance(part, FunctionType) and "<locals>" in part.__code__.co_qualname:
-        names = (source.note_nested(part.__code__.co_firstlineno, part.__code__.co_name),)
+        names = (source.note_nested(source.first_line(part.__code__), part.__code__.co_name),)
     return source, names
 
 
@@ -496,6 +504,10 @@ class Source:
     _read_definitions: dict[str, tuple[str, tuple[str, ...], tuple[syntax.Import, ...]]] = attrs.field(factory=dict)
     _found: dict[tuple[int, str], tuple[str, ...]] = attrs.field(factory=dict)
 
+    def first_line(self, code: CodeType) -> int:
+        """Return the first line of a function, decorators included."""
+        return code.co_firstlineno
+
     def names_at(self, line: int, name: str) -> tuple[str, ...]:
         """Return the top-level names whose definition contains a function, by the function's first line, decorators included.
 
@@ -506,18 +518,19 @@ class Source:
         """
         if (known := self._found.get((line, name))) is not None:
             return known
-        found: dict[str, None] = {}
+        found: dict[str, str] = {}
         for top, definitions in self.definitions.items():
+            base = top.partition("@")[0]  # of the versions of one name, the latest
             for *_, statement in definitions:
-                if getattr(statement, "name", top) != top:  # it is only registered there
+                if getattr(statement, "name", base) != base:  # it is only registered there
                     continue
                 if _first_line(statement) <= line <= statement.end_lineno and any(  # type: ignore[attr-defined]
                     _is_function_at(node, line, name) for node in ast.walk(statement)
                 ):
-                    found[top] = None
+                    found[base] = top
         if not found:
             raise LookupError(f"no {name} at line {line}: the file is not what was imported")
-        self._found[line, name] = names = tuple(found)
+        self._found[line, name] = names = tuple(found.values())
         return names
 
     def note_nested(self, line: int, name: str) -> str:
@@ -536,6 +549,10 @@ class Source:
         """Return whether the module binds a name at the top level, by a definition or an import."""
         return name in self.definitions or name in self.imports
 
+    def find_used_names(self, nodes: tuple[ast.AST, ...]) -> tuple[set[str], set[syntax.Import]]:
+        """Return the names that a definition uses, and its own imports; see `syntax.find_used_names`."""
+        return syntax.find_used_names(nodes, self.scope)
+
     def read_definition(self, name: str) -> tuple[str, tuple[str, ...], tuple[syntax.Import, ...]]:
         """Return the text of the definitions of a name, the dotted names that they use, and their imports."""
         known = self._read_definitions.get(name)
@@ -543,7 +560,7 @@ class Source:
             definitions = self.definitions[name]
             used, inner = set[str](), set[syntax.Import]()
             for nodes in definitions:
-                names, imports = syntax.find_used_names(nodes, self.scope)
+                names, imports = self.find_used_names(nodes)
                 extended = self.extended.get(name, ())
                 used |= {each for each in names if each.partition(".")[0] not in extended}
                 inner |= imports
@@ -607,44 +624,169 @@ def _read_source(file: str, scope: dict[str, Any], *, is_imported: bool = True) 
             tree = ast.parse(text)
         except SyntaxError:  # for another Python, imported only under a condition: it counts as a whole
             return Source(file, scope, scope.get("__spec__"), {"": [(ast.Constant(text),)]}, is_imported=is_imported)
-    definitions: dict[str, list[tuple[ast.AST, ...]]] = {}
-    own = set[str]()
-    imports: dict[str, list[syntax.Import]] = {}
-    stars: list[str] = []
-    modules = set[str]()
     statements = [*_top_statements(tree.body, ())]
-    functions = {each.name: each for *_, each in statements if isinstance(each, syntax.FUNCTIONS)}
-    extended: dict[str, set[str]] = {}
-    aliases: dict[str, str] = {}
+    reader = _Reader(scope)
+    reader.functions.update({each.name: each for *_, each in statements if isinstance(each, syntax.FUNCTIONS)})
     for nodes in statements:
+        reader.read(nodes)
+    spec, was_edited = scope.get("__spec__"), is_imported and is_edited(file, scope)
+    return Source(file, scope, spec, **reader.parts(), is_imported=is_imported, is_edited=was_edited)
+
+
+@attrs.define(eq=False, repr=False)
+class _Reader:
+    """Collects what the top-level statements of a module define; see `Source`."""
+
+    scope: dict[str, Any]
+    is_cell: bool = False
+    functions: dict[str, Any] = attrs.field(factory=dict)
+    definitions: dict[str, list[tuple[ast.AST, ...]]] = attrs.field(factory=dict)
+    own: set[str] = attrs.field(factory=set)
+    imports: dict[str, list[syntax.Import]] = attrs.field(factory=dict)
+    stars: list[str] = attrs.field(factory=list)
+    modules: set[str] = attrs.field(factory=set)
+    extended: dict[str, set[str]] = attrs.field(factory=dict)
+    aliases: dict[str, str] = attrs.field(factory=dict)
+
+    def read(self, nodes: tuple[Any, ...]) -> None:
+        """Read a statement, which follows the conditions of the `if`s around it."""
         if isinstance(statement := nodes[-1], ast.Import | ast.ImportFrom):
             if not any(_is_type_checking(test) for test in nodes[:-1]):
-                modules.update(_imported_modules(statement, scope))
-            for name, target in syntax.list_bindings(statement, scope):
+                self.modules.update(_imported_modules(statement, self.scope))
+            for name, target in syntax.list_bindings(statement, self.scope):
                 if name == "*":
-                    stars.append(target.module)
+                    self.stars.append(target.module)
                 else:
-                    imports.setdefault(name, []).append(target)
-            continue
-        bound, changed = syntax.find_bound_names([statement])
-        own |= bound
+                    self.imports.setdefault(name, []).append(target)
+            return
+        bound, changed = syntax.find_bound_names([statement], is_cell=self.is_cell)
+        self.own |= bound
         if any(map(syntax.is_main_guard, nodes[:-1])):
-            changed -= imports.keys()
+            changed -= self.imports.keys()
+        aliases = self.aliases
         aliases.update({name: aliases.get(base, base) for name, base in syntax.find_aliases(statement)})
         changed |= {aliases[name] for name in changed if name in aliases}
-        for function in syntax.find_called_functions(statement, functions):
-            assigned, extended[function.name] = syntax.find_set_names(function)
-            changed |= assigned | extended[function.name]
+        for function in syntax.find_called_functions(statement, self.functions):
+            assigned, self.extended[function.name] = syntax.find_set_names(function)
+            changed |= assigned | self.extended[function.name]
         for name in bound | changed:
-            definitions.setdefault(name, []).append(nodes)
-    definitions = {
-        name if name in own else _CHANGED + name: found
-        for name, found in definitions.items()
-        if name in own or name in imports
-    }
-    spec, loads = scope.get("__spec__"), frozenset(modules)
-    was_edited = is_imported and is_edited(file, scope)
-    return Source(file, scope, spec, definitions, imports, tuple(stars), is_imported, loads, was_edited, extended)
+            self.definitions.setdefault(name, []).append(nodes)
+
+    def parts(self) -> dict[str, Any]:
+        """Return the parts of the `Source`."""
+        definitions = {
+            name if name in self.own else _CHANGED + name: found
+            for name, found in self.definitions.items()
+            if name in self.own or name in self.imports
+        }
+        parts = {"definitions": definitions, "imports": self.imports, "stars": tuple(self.stars)}
+        return {**parts, "modules": frozenset(self.modules), "extended": self.extended}
+
+
+@attrs.frozen(eq=False, repr=False)
+class _Notebook(Source):
+    """The cells that a shell has run, as one module.
+
+    A statement that binds a name again, such as that of an edited cell, makes a new version of the name. Functions use the
+    latest versions when they are called; any other statement has used those of its time. Names do not count as changed
+    by calls of methods, with which cells show values, unless the method's name says so.
+
+    Attributes:
+        shell: the shell.
+        cells: the texts of the cells.
+        texts: the texts that the shell has compiled.
+        versions: the older versions of a name: the number of the statement that ended it, and its name there.
+        times: the number of each statement, by the `id` of its node.
+    """
+
+    shell: Any = None
+    cells: list[str] = attrs.field(factory=list)
+    texts: dict[str, None] = attrs.field(factory=dict)
+    versions: dict[str, list[tuple[int, str]]] = attrs.field(factory=dict)
+    times: dict[int, int] = attrs.field(factory=dict)
+
+    def find_used_names(self, nodes: tuple[ast.AST, ...]) -> tuple[set[str], set[syntax.Import]]:
+        """Return the names that a statement uses, those that it has used itself in the version of its time."""
+        used, _ = syntax.find_used_names(nodes, self.scope, is_run=True)
+        called, _ = syntax.find_used_names(syntax.find_functions(nodes), self.scope)
+        return {self._name_version(each, nodes[-1]) for each in used} | called, super().find_used_names(nodes)[1]
+
+    def _name_version(self, dotted: str, statement: ast.AST) -> str:
+        head, dot, rest = dotted.partition(".")
+        time = self.times.get(id(statement), sys.maxsize)
+        return next((name for end, name in self.versions.get(head, ()) if time <= end), head) + dot + rest
+
+    def first_line(self, code: CodeType) -> int:
+        """Return the first line of a function in the statements of its cell; 0 if it is not from a cell."""
+        offset = cells.find_offset(self.shell, self.texts, code)
+        return 0 if offset is None else offset + code.co_firstlineno
+
+    def locate(self, part: FunctionType | type) -> tuple[Source | None, tuple[str, ...]] | None:
+        """Return the names of the definition of a function or class; None if it is not from a cell."""
+        if isinstance(part, FunctionType):
+            line = self.first_line(part.__code__)
+            return (self, self.names_at(line, part.__code__.co_name)) if line else None
+        for name, each in vars(part).items():  # a class of an older cell is found by its methods
+            if isinstance(each, FunctionType) and each.__code__.co_qualname == f"{part.__qualname__}.{name}":
+                return _locate(each)
+        name = part.__qualname__.partition(".")[0]
+        return (self, (name,)) if name in self.definitions else None
+
+
+_NOTEBOOKS: list[_Notebook] = []
+"""The last one that was read."""
+
+
+def find_notebook(scope: dict[str, Any]) -> _Notebook | None:
+    """Return the cells that define the names of a namespace; None for that of a module or script."""
+    if (shell := cells.find_shell(scope)) is None:
+        return None
+    if not _NOTEBOOKS or _NOTEBOOKS[0].scope is not scope or has_new_cells():
+        _NOTEBOOKS[:] = [_read_notebook(shell, scope)]
+    return _NOTEBOOKS[0]
+
+
+def has_new_cells() -> bool:
+    """Return whether cells have run since they were read."""
+    return any(each.cells != cells.list_cells(each.shell) for each in _NOTEBOOKS)
+
+
+def _read_notebook(shell: Any, scope: dict[str, Any]) -> _Notebook:
+    texts = cells.list_cells(shell)
+    statements = [statement for text in texts for statement in cells.read_statements(shell, text)]
+    reader = _Reader(scope, is_cell=True)
+    reader.functions.update({each.name: each for each in statements if isinstance(each, syntax.FUNCTIONS)})
+    versions: dict[str, list[tuple[int, str]]] = {}
+    times: dict[int, int] = {}
+    for time, statement in enumerate(statements):
+        for name in syntax.find_certain_names(statement):
+            version = f"{name}@{time}"
+            if name in reader.definitions or name in reader.imports:
+                versions.setdefault(name, []).append((time, version))
+            by_name: list[dict[str, Any]] = [reader.definitions, reader.imports]
+            for known in by_name:
+                if name in known:
+                    known[version] = known.pop(name)
+            if name in reader.own:
+                reader.own.remove(name)
+                reader.own.add(version)
+            reader.aliases.pop(name, None)
+        for nodes in _top_statements([statement], ()):
+            reader.read(nodes)
+            times[id(nodes[-1])] = time
+    for name, found in reader.definitions.items():
+        # A cell that runs twice counts once, and the last of several values of one item counts.
+        reader.definitions[name] = [*{_name_change(nodes): nodes for nodes in found}.values()]
+    more: dict[str, Any] = {"shell": shell, "cells": texts, "texts": cells.list_texts(shell)}
+    return _Notebook(CELLS, scope, None, **reader.parts(), **more, versions=versions, times=times)
+
+
+def _name_change(nodes: tuple[Any, ...]) -> str:
+    if isinstance(nodes[-1], ast.Assign) and all(
+        isinstance(each, ast.Subscript | ast.Attribute) for each in nodes[-1].targets
+    ):
+        nodes = (*nodes[:-1], *nodes[-1].targets)
+    return syntax.format_tree([*nodes])
 
 
 def _imported_modules(statement: ast.Import | ast.ImportFrom, scope: Mapping[str, Any]) -> Iterator[str]:

@@ -147,8 +147,13 @@ def list_bindings(statement: ast.Import | ast.ImportFrom, scope: Mapping[str, An
         yield alias.asname or alias.name, Import(module, "" if alias.name == "*" else alias.name)
 
 
-def find_bound_names(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
-    """Return the names that statements bind in their own scope, and those whose values they modify."""
+def find_bound_names(nodes: Iterable[ast.AST], *, is_cell: bool = False) -> tuple[set[str], set[str]]:
+    """Return the names that statements bind in their own scope, and those whose values they modify.
+
+    Args:
+        nodes: the statements.
+        is_cell: whether they are of a cell, which usually calls a method to show its result, not to change the value.
+    """
     bound, changed = set[str](), set[str]()
     waiting: list[Any] = [*nodes]
     while waiting:
@@ -168,13 +173,27 @@ def find_bound_names(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
             if kind in _PLACES and type(node.ctx) is not ast.Load:
                 changed.add(_base_name(node))
             elif kind is ast.Expr and type(node.value) is ast.Call:
-                changed.add(_base_name(node.value.func) if type(node.value.func) is ast.Attribute else "")
+                if type(node.value.func) is ast.Attribute and (not is_cell or _is_extending(node.value)):
+                    changed.add(_base_name(node.value.func))
             elif kind in _PATTERNS:
                 bound.add(node.name or "")
             elif kind is ast.MatchMapping:
                 bound.add(node.rest or "")
             waiting += _child_nodes(node)
     return bound - {""}, changed - {""}
+
+
+def _is_extending(call: ast.Call) -> bool:
+    return getattr(call.func, "attr", "") in _EXTENDING or any(each.arg == "inplace" for each in call.keywords)
+
+
+def find_certain_names(statement: ast.stmt) -> set[str]:
+    """Return the names that a statement binds whatever its conditions are."""
+    if isinstance(statement, ast.If):
+        bodies = [set[str]().union(*map(find_certain_names, body)) for body in (statement.body, statement.orelse)]
+        return bodies[0] & bodies[1]
+    is_only_annotated = isinstance(statement, ast.AnnAssign) and statement.value is None
+    return set() if is_only_annotated else find_bound_names([statement])[0]
 
 
 def find_aliases(statement: ast.AST) -> Iterator[tuple[str, str]]:
@@ -265,15 +284,33 @@ def _base_name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def find_used_names(nodes: Iterable[ast.AST], scope: Mapping[str, Any]) -> tuple[set[str], set[Import]]:
-    """Return the names of the module that definitions may refer to, with their attributes, and their own imports."""
+def find_functions(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield the functions in nodes, but not those inside functions."""
+    waiting = [*nodes]
+    while waiting:
+        if type(node := waiting.pop()) in _CALLABLES:
+            yield node
+        else:
+            waiting += _child_nodes(node)
+
+
+def find_used_names(
+    nodes: Iterable[ast.AST], scope: Mapping[str, Any], *, is_run: bool = False
+) -> tuple[set[str], set[Import]]:
+    """Return the names of the module that definitions may refer to, with their attributes, and their own imports.
+
+    Args:
+        nodes: the definitions.
+        scope: the names of the module, which resolve a relative import.
+        is_run: only what they read when they run themselves, not in a call of a function that they define.
+    """
     used, imports = set[str](), set[Import]()
     waiting: list[tuple[Any, frozenset[str]]] = [(node, frozenset()) for node in nodes]
     while waiting:
         node, hidden = waiting.pop()
         kind = type(node)
         if kind is ast.Name:
-            if node.id not in hidden:
+            if node.id not in hidden and (not is_run or type(node.ctx) is ast.Load):
                 used.add(node.id)
         elif kind is ast.Attribute and (dotted := read_dotted_name(node)):
             if dotted.partition(".")[0] not in hidden:
@@ -285,12 +322,15 @@ def find_used_names(nodes: Iterable[ast.AST], scope: Mapping[str, Any]) -> tuple
         elif kind is ast.Global:
             used |= {*node.names}
         elif kind in _CALLABLES:
-            waiting += _callable_parts(node, hidden, used)
+            body = [node.body] if kind is ast.Lambda else node.body
+            waiting += [each for each in _callable_parts(node, hidden, used) if not is_run or each[0] not in body]
         elif kind in _COMPREHENSIONS:
             waiting += _comprehension_parts(node, hidden)
         else:
             if kind is ast.AnnAssign:
                 used |= _quoted_names(node.annotation)
+            elif kind is ast.AugAssign and type(node.target) is ast.Name:
+                used |= {node.target.id} - hidden
             waiting += [(each, hidden) for each in _child_nodes(node)]
     return used, imports
 

@@ -1,0 +1,128 @@
+"""An edited cell of a notebook stops the resume if the step uses what it defines; nothing else that cells do stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("IPython")
+pytest.importorskip("fcntl")  # the sessions are forked
+
+START = "from flowckpt import step, workflow, FileCheckpointStore, WorkflowEngine\neng = WorkflowEngine(FileCheckpointStore({place!r}))"
+FLOW = "@workflow\ndef etl(): return (yield step('calc').python(calc){more}.checkpoint())"
+RUN = "result = eng.run_sync(etl, workflow_id='r')"
+RESUME = """
+try:
+    print('reused' if eng.resume_sync(etl, workflow_id='r').steps.restored else 'executed')
+except Exception as error:
+    print(type(error).__name__)"""
+SAME, NEW = "same kernel", "new kernel"
+CALC = "def calc(): return RATE"
+CLASS = "class T:\n    def m(self): return 1"
+DECORATOR = "def twice(f):\n    def calc(): return f() * 2\n    return calc"
+MODULE = "open('rates.py', 'w').write('RATE = 1')\nimport importlib, rates\n_ = importlib.reload(rates)"
+TABLE = ["T = {}", "def calc(): return T", "T['a'] = 1", "T['b'] = 2"]
+FRAME = ["rows = [1, 2]", "kept = rows", "rows = kept[1:]", "def calc(): return rows"]
+
+EDITED = {  # the cells of the run, those of the resume; each in both kinds of kernels
+    "a function": (["def helper(): return 1", "def calc(): return helper()"], {0: "def helper(): return 2"}),
+    "a constant": (["RATE = 1", CALC], {0: "RATE = 2"}),
+    "a constant in the cell of the step": ([f"RATE = 1\n{CALC}"], {0: f"RATE = 2\n{CALC}"}),
+    "a class": ([CLASS, "def calc(): return T().m()"], {0: CLASS.replace("1", "2")}),
+    "a class of an object": ([CLASS, "t = T()", "def calc(): return t.m()"], {0: CLASS.replace("1", "2"), 1: "t = T()"}),
+    "an item": (TABLE, {2: "T['a'] = 3"}),
+    "a method that changes the value": (["T = []", "T.append(1)", "def calc(): return T"], {1: "T.append(2)"}),
+    "a value made in another cell": (["RATE = 1", "T = {'r': RATE}", "def calc(): return T"], {0: "RATE = 2", 1: "T = {'r': RATE}"}),
+    "an older value of the same name": (FRAME, {0: "rows = [1, 3]", 1: FRAME[1], 2: FRAME[2]}),
+    "a value extended by itself": (["rows = [1]", "rows = rows + [2]", "def calc(): return rows"], {0: "rows = [3]", 1: "rows = rows + [2]"}),
+    "a name set in a condition": (["RATE = 1", "if RATE:\n    RATE = 2", CALC], {1: "if RATE:\n    RATE = 3"}),
+    "an import": (["from math import floor as f", "def calc(): return f(1.5)"], {0: "from math import ceil as f"}),
+    "a module imported in another cell": ([MODULE, "def calc(): return rates.RATE"], {0: MODULE.replace("= 1", "= 22")}),
+    "a step in a timed cell": (["%%time\ndef calc(): return 1"], {0: "%%time\ndef calc(): return 2"}),
+    "a timed statement": (["%time RATE = 1", CALC], {0: "%time RATE = 2"}),
+    "a captured cell": (["%%capture\nRATE = 1", CALC], {0: "%%capture\nRATE = 2"}),
+    "a lambda": (["RATE = 1", "helper = lambda: RATE", "def calc(): return helper()"], {0: "RATE = 2"}),
+    "a default": (["RATE = 1", "def calc(rate=RATE): return rate"], {0: "RATE = 2", 1: "def calc(rate=RATE): return rate"}),
+    "a decorator": ([DECORATOR, "@twice\ndef calc(): return 1"], {0: DECORATOR.replace("2", "3"), 1: "@twice\ndef calc(): return 1"}),
+    "a wrapped method": ([CLASS, "calc = T().m"], {0: CLASS.replace("1", "2"), 1: "calc = T().m"}),
+}  # fmt: skip
+UNEDITED = {  # the cells of the run, those of the resume, the kernels
+    "nothing": (["RATE = 1", CALC], ["RATE = 1", CALC], NEW),
+    "a constant edited before the run": (["RATE = 1", CALC, "RATE = 2"], ["RATE = 2", CALC], NEW),
+    "a class edited before the run": ([CLASS, "def calc(): return T().m()", CLASS.replace("1", "2")], [CLASS.replace("1", "2"), "def calc(): return T().m()"], NEW),
+    "an item edited before the run": ([*TABLE, "T['a'] = 3"], [*TABLE[:2], "T['a'] = 3", TABLE[3]], NEW),
+    "cells in another order": (TABLE, [TABLE[2]], SAME),
+    "all cells again": (FRAME, FRAME, SAME),
+    "all cells in a new kernel": (FRAME, FRAME, NEW),
+    "timed cells": (["%%time\nRATE = 1", f"%%time\n{CALC}"], ["%%time\nRATE = 1", f"%%time\n{CALC}"], NEW),
+    "a cell that is not timed any more": (["%%time\nRATE = 1", CALC], ["RATE = 1"], SAME),
+    "a comment, formatting, a docstring": (["RATE = 1", "def calc():\n    return RATE"], ["RATE = (  # a rate\n1)", "def calc():\n    'Calc.'\n    return RATE"], SAME),
+    "unrelated cells": (["RATE = 1", CALC], ["for x in range(3): pass", "OTHER = 2", "def other(): return OTHER", "1 + 1", "_"], SAME),
+    "what cells show": (["rows = [1]", "def calc(): return rows"], ["rows.copy()", "print(rows)", "for x in rows: rows.count(x)", "rows.index(1); rows.copy()"], SAME),
+    "runs from a step": (["calls = []", "def calc(): calls.append(1); return eng and len(calls)"], ["calls.clear()", "eng.run_sync(etl)", "eng.run_sync(etl).output"], SAME),
+    "a counter": (["count = 0", "def calc():\n    global count\n    count += 1\n    return count"], ["count"], SAME),
+    "a cell that uses an edited one, not run again": (["RATE = 1", "T = {'r': RATE}", "def calc(): return T"], ["RATE = 2"], SAME),
+    "text that another language reads": (["RATE = 1", CALC], ["%%writefile rates.py\nRATE = 2"], SAME),
+    "a cell that cannot be parsed": (["RATE = 1", CALC], ["RATE = = 2"], SAME),
+    "a main block": (["RATE = 1", CALC, "if __name__ == '__main__':\n    print(1)"], ["if __name__ == '__main__':\n    print(2)"], SAME),
+}  # fmt: skip
+
+
+def list_cases():
+    for name, (cells, edits) in EDITED.items():
+        yield f"{name}, {SAME}", cells, [*edits.values()], SAME, "StaleStepError"
+        yield f"{name}, {NEW}", cells, [edits.get(at, cell) for at, cell in enumerate(cells)], NEW, "StaleStepError"
+    for name, (cells, more, kernel) in UNEDITED.items():
+        yield f"{name}, {kernel}", cells, more, kernel, "reused"
+
+
+CASES = {name: case for name, *case in list_cases()}
+
+
+def run_sessions(sessions, folder):
+    env = {**os.environ, "IPYTHONDIR": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "tests.engine.shell_sessions"]
+    done = subprocess.run(
+        command, input=json.dumps(sessions), capture_output=True, text=True, env=env, check=True, cwd=folder
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    folder, sessions, ends = tmp_path_factory.mktemp("cells"), [], {}
+    for number, (name, (cells, more, kernel, _)) in enumerate(CASES.items()):
+        start, flow = START.format(place=str(folder / str(number))), FLOW.format(more="")
+        first = [start, *cells, flow, RUN]
+        sessions += [[*first, *more, RESUME]] if kernel == SAME else [first, [start, *more, flow, RESUME]]
+        ends[name] = len(sessions) - 1
+    printed = run_sessions(sessions, folder)
+    return {name: printed[end].splitlines()[-1] for name, end in ends.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_resume_finds_edited_cells_and_no_others(outcomes, name):
+    assert outcomes[name] == CASES[name][-1]
+
+
+def test_a_cached_result_is_not_taken_after_an_edit_in_a_kernel(tmp_path):
+    nbformat = pytest.importorskip("nbformat")
+    client_class = pytest.importorskip("nbclient").NotebookClient
+    again = "print(eng.run_sync(etl).output)"
+    cells = [
+        START.format(place=str(tmp_path)), "RATE = 1", CALC, FLOW.format(more=".cache()"), again,
+        "RATE = 2", again, "print(eng.run_sync(etl).steps.executed)",
+        f"%%time\n{CALC} * 2", again, f"%%time\n{CALC} * 3", again, "RATE = 1", again,
+    ]  # fmt: skip
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in cells])
+    asyncio.run(client_class(notebook, kernel_name="python3", timeout=240).async_execute())
+    asked = [cell for cell in notebook.cells if cell.source.startswith("print")]
+    shown = [
+        "".join(output.text for output in cell.outputs if output.get("name") == "stdout").strip() for cell in asked
+    ]
+    assert shown == ["1", "2", "0", "4", "6", "3"]
