@@ -16,8 +16,8 @@ from tests import shape
 BOUNDS = {  # the figure today; behind it the target
     "modules": 318,
     "modules, those of later features left out": 281,  # 285
-    "lines, comments and blanks left out": 76_559,
-    "code lines, docstrings left out too": 60_262,  # 38,000 for what there was when the target was set
+    "lines, comments and blanks left out": 76_638,
+    "code lines, docstrings left out too": 60_321,  # 38,000 for what there was when the target was set
     "median module": 257,  # rises when small modules are merged; 100 to 400 is natural
     "largest module": 870,  # 900
     "modules crossed by a checkpointed step": 16,  # 16

@@ -291,6 +291,15 @@ set_call = _current.set
 """Set the running step, in this context and in copies of it; None if no step runs."""
 
 
+STEP_MARK = "_FLOWCKPT_STEP"
+"""The environment variable by which a command that outlives its engine is found."""
+
+
+def mark_of_step(workflow_id: str, path: str) -> str:
+    """Return the value of `STEP_MARK` for a command; an edit of its arguments does not change it."""
+    return sha256(dumps([workflow_id, path]).encode()).hexdigest()[:32]
+
+
 @lazy_frozen()
 class StepBaggage:
     """Values that travel with a running step to its worker or command; a listener sets them in the step's context.

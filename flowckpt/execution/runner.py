@@ -32,7 +32,7 @@ from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.copies import IMMUTABLE
 from flowckpt.core.system.secret import Secret
 from flowckpt.execution import claims, remote
-from flowckpt.execution.current_step import CurrentStep, StepCall, set_call
+from flowckpt.execution.current_step import STEP_MARK, CurrentStep, StepCall, mark_of_step, set_call
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import (
     await_interruptibly,
@@ -364,6 +364,10 @@ class StepRunner:
             if isinstance(action, dsl.world.PublishAction):
                 return call.services.publish(CurrentStep.of(call), action.name, action.value)
             return self._world.answer(action)
+        if (
+            call.modifiers.is_at_most_once
+        ):  # for a resume after the death of this process, which the command may survive
+            action = attrs.evolve(action, env={**action.env, STEP_MARK: mark_of_step(call.workflow_id, call.path)})
         return await execution.command.run_command(
             action, path=call.path, timeout_seconds=timeout_seconds, interrupts=self._interrupts, on_line=on_line
         )

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
+
+from flowckpt import WorkflowEngine
+from flowckpt.errors import RunLockedError, StepInDoubtError
+from flowckpt.stores import SqliteCheckpointStore
 
 PROGRAM = """
 import hashlib, time
@@ -285,3 +293,114 @@ def test_a_cancelled_run_names_its_step_in_doubt(killed):
     ran = command("cancel", "one").expect(0)
     assert "step pay had started and has no recorded end, so it was not undone: look whether it was done" in ran.err
     assert command("cancel", "one", "--json").expect(0).document["in_doubt"] == ["pay"]
+
+
+# --- somebody may still be doing it -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decides", [True, False])
+def test_an_owner_that_may_still_run_the_step_is_remembered_until_it_is_dead_or_somebody_decides(
+    flowckpt, tmp_path, decides
+):
+    (tmp_path / "pay.py").write_text(PROGRAM)
+    owner = flowckpt.start("run", "pay.py:seeing", "-i", "early=false", "--id", "one")
+    try:
+        flowckpt.wait_for("pay")
+        owner.send_signal(signal.SIGSTOP)
+        (tmp_path / "quick").touch()
+        for arguments in (("--steal", "--from", "one"), (), ()):
+            ran = flowckpt("resume", "one", *arguments).expect(15)
+            assert f"process {owner.pid} on" in ran.err and "may still be running it" in ran.err
+        assert "may still be running it" in flowckpt("plan", "one").expect(15).out
+        assert flowckpt.log() == ["pay"]
+        if decides:
+            flowckpt("resume", "one", "--not-done", "pay").expect(0)
+    finally:
+        owner.kill()
+        owner.communicate()
+    if not decides:
+        flowckpt("resume", "one").expect(0)
+    assert flowckpt.log() == ["pay", "pay"]
+
+
+COMMAND = """
+import hashlib
+from flowckpt import step, workflow
+from flowckpt.evidence import file_sha256
+
+@workflow
+def pays():
+    script = "echo pay >> log; while [ ! -e quick ]; do sleep 0.1; done; printf 5 > paid"
+    yield step("pay").command(["sh", "-c", script]).at_most_once().evidence(
+        file_sha256("paid", hashlib.sha256(b"5").hexdigest())
+    )
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="the system lists no processes")
+@pytest.mark.parametrize("ends_well", [True, False])
+def test_a_command_that_outlives_its_process_is_not_run_beside_itself(flowckpt, tmp_path, ends_well):
+    (tmp_path / "pay.py").write_text(COMMAND)
+    owner = flowckpt.start("run", "pay.py", "--id", "one")
+    flowckpt.wait_for("pay")
+    owner.kill()
+    owner.wait()
+    ran = flowckpt("resume", "one").expect(15)
+    command = int(re.search(r"its command still runs \(process (\d+)", ran.err)[1])
+    assert "pay" in flowckpt("recover").expect(1).err
+    (tmp_path / "pay.py").write_text(COMMAND.replace("printf 5", "printf  5"))  # an edit makes it no other step
+    flowckpt("resume", "one").expect(15)
+    assert flowckpt.log() == ["pay"]
+    if not ends_well:
+        os.kill(command, signal.SIGKILL)
+    (tmp_path / "quick").touch()
+    time.sleep(1)  # until the command, or what it started, has ended
+    flowckpt("resume", "one").expect(0)
+    assert (flowckpt.log(), (tmp_path / "paid").read_text()) == (["pay"] if ends_well else ["pay", "pay"], "5")
+
+
+OWNER = """
+import os, sys
+if sys.argv[1] != "here":
+    name = type("Name", (), {"nodename": sys.argv[1]})()
+    os.uname = lambda: name
+from flowckpt import WorkflowEngine
+from pay import seeing
+WorkflowEngine(SqliteCheckpointStore("runs.db", lease_seconds=1)).run_sync(seeing, workflow_id="one", early=False)
+"""
+
+
+@pytest.mark.parametrize("place", ["here", "another-machine"])
+def test_after_a_lease_ran_out_not_done_is_believed_only_of_an_owner_known_to_be_dead(
+    flowckpt, tmp_path, monkeypatch, place
+):
+    (tmp_path / "pay.py").write_text(PROGRAM)
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, place], cwd=tmp_path)
+    try:
+        flowckpt.wait_for("pay")
+    finally:
+        owner.kill()
+        owner.wait()
+    (tmp_path / "quick").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pay", raising=False)
+    from pay import seeing
+
+    engine = WorkflowEngine(SqliteCheckpointStore("runs.db", lease_seconds=1))
+    outcome = None
+    for _ in range(100):
+        try:
+            outcome = engine.resume_sync(seeing, workflow_id="one").status
+            break
+        except RunLockedError:
+            time.sleep(0.1)
+        except StepInDoubtError as doubt:
+            outcome = str(doubt)
+            break
+    monkeypatch.delitem(sys.modules, "pay")
+    if place == "here":
+        assert (outcome, flowckpt.log()) == ("completed", ["pay", "pay"])
+    else:
+        assert f"process {owner.pid} on another-machine) may still be running it" in outcome
+        assert flowckpt.log() == ["pay"]

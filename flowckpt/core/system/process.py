@@ -142,6 +142,24 @@ def signal_session(leader: int, number: signal.Signals) -> None:
                 _signal_member(pid, leader, number)
 
 
+def find_marked(variable: str) -> list[int] | None:
+    """Return the living processes with a variable, as `NAME=value`, in their environment; None if no process can be seen.
+
+    Processes of other users are seen only by root. A process that replaced its environment is not found, but one that
+    waits for it is.
+    """
+    try:
+        pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - names only
+    except OSError:
+        return None
+    found: list[int] = []
+    for pid in pids:
+        with suppress(OSError):  # it has ended, or belongs to another user
+            if variable.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                found.append(pid)
+    return found if pids else None
+
+
 def signal_name(number: int) -> str:
     """Return the name of a signal; real-time signals have only a number."""
     try:

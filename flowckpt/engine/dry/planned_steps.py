@@ -367,8 +367,8 @@ class PlannedSteps(DryResponder):
     async def _judge_started(self, step: Step[Any], path: str, *, has_failed: bool) -> tuple[Reason, ...]:
         """Decide, by its evidence, about a started step that must not be done twice."""
         policy = self.resumption.judge.policy
-        report, settlement = await check_started(self.claims, policy, self.workflow_id, step, path)
-        ended = describe_start(has_failed=has_failed)
+        report, settlement, runner = await check_started(self.claims, policy, self.workflow_id, step, path)
+        ended = f"{describe_start(has_failed=has_failed)}{runner}"
         if settlement is Settlement.ASK:
             self.stop_at(path, f"{ended}, and its evidence cannot tell whether it was done")
         return (Reason(ReasonKind.STARTED, f"{ended}; {_OF_STARTED[settlement]}"), *evidence_reasons(report))

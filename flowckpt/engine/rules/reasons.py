@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
 import attrs
 
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
+from flowckpt.core.system.process import ProcessIdentity
 
 
 class ReasonKind(StrEnum):
@@ -168,7 +169,7 @@ class ResumePolicy(FieldEquality):
         from_path: the step from which everything runs again; empty for none.
         is_forced: whether to run again what would stop a resume: stale results, steps in doubt, and everything from the
             place where the workflow yields another step than the recorded one.
-        is_taken_over: whether the run was taken from an owner that may still be running one of its steps.
+        runners: the processes of earlier owners that may still be running a step in doubt, by path.
         settled: decisions about steps in doubt, by path.
         takes_cached: whether steps with `.cache()` may take results of other runs.
     """
@@ -179,7 +180,7 @@ class ResumePolicy(FieldEquality):
     reuse: ReuseMode = ReuseMode.PREFIX
     from_path: str = ""
     is_forced: bool = False
-    is_taken_over: bool = False
+    runners: Mapping[str, Sequence[ProcessIdentity]] = attrs.field(factory=dict)
     settled: Mapping[str, Settled] = attrs.field(factory=dict)
     takes_cached: bool = True
 

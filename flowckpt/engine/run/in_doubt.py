@@ -9,6 +9,8 @@ import attrs
 from flowckpt.core.dsl import Step
 from flowckpt.core.identity.call import CallIdentity
 from flowckpt.core.records import StepResult
+from flowckpt.core.system.numbers import join_names
+from flowckpt.core.system.process import find_marked
 from flowckpt.engine.rules.in_doubt import (
     LEFT_DONE,
     Question,
@@ -25,7 +27,7 @@ from flowckpt.engine.values.failures import stale_step_error
 from flowckpt.engine.values.superseded import ON_RERUN
 from flowckpt.errors import StepInDoubtError
 from flowckpt.execution.claims import ClaimChecker, list_failures
-from flowckpt.execution.current_step import NO_SERVICES, StepCall
+from flowckpt.execution.current_step import NO_SERVICES, STEP_MARK, StepCall, mark_of_step
 from flowckpt.execution.python import is_left_running
 from flowckpt.execution.runner import Outcome, restore_value
 
@@ -102,12 +104,12 @@ async def _follow_decision(run: RunContext, call: StepCall, old: StepResult | No
 async def _resolve_started(run: RunContext, call: StepCall, *, has_failed: bool, is_forced: bool) -> Resolution:
     """Decide about a step that was started and has failed, or has no recorded end."""
     policy = attrs.evolve(run.judge.policy, is_forced=is_forced)
-    report, settlement = await check_started(run.claims, policy, run.workflow_id, call.step, call.path)
+    report, settlement, runner = await check_started(run.claims, policy, run.workflow_id, call.step, call.path)
     if settlement is Settlement.ADOPT:
         outcome = await run.runner.adopt(attrs.evolve(call, tries=1, services=NO_SERVICES))
         return Resolution(outcome=outcome, report=report)
     if settlement is Settlement.ASK:
-        raise _make_start_doubt(run, call.path, report, has_failed=has_failed)
+        raise _make_start_doubt(run, call.path, report, runner, has_failed=has_failed)
     return Resolution(report=report)
 
 
@@ -129,18 +131,16 @@ async def refuse_doubt(run: RunContext, step: Step[Any], path: str) -> None:
     if not step.modifiers.is_at_most_once:
         run.recorder.in_doubt.discard(path)  # it runs again in any case, or is never reached
     elif path in run.recorder.in_doubt and path not in run.judge.policy.settled:
-        report, settlement = await check_started(run.claims, run.judge.policy, run.workflow_id, step, path)
+        report, settlement, runner = await check_started(run.claims, run.judge.policy, run.workflow_id, step, path)
         if settlement is Settlement.ASK:
-            raise _make_start_doubt(run, path, report, has_failed=False)
+            raise _make_start_doubt(run, path, report, runner, has_failed=False)
 
 
-def _make_start_doubt(run: RunContext, path: str, report: VerificationReport, *, has_failed: bool) -> StepInDoubtError:
+def _make_start_doubt(
+    run: RunContext, path: str, report: VerificationReport, runner: str, *, has_failed: bool
+) -> StepInDoubtError:
     detail = _describe_doubt(report) if report.verdicts else "it has no evidence"
-    ended = describe_start(has_failed=has_failed)
-    if run.judge.policy.is_taken_over:
-        ended += ", and the previous owner of the run may still be running it"
-    elif is_left_running(run.workflow_id, path):
-        ended += ", and its function still runs after the timeout"
+    ended = f"{describe_start(has_failed=has_failed)}{runner}"
     return StepInDoubtError(run.workflow_id, path, detail=f"{ended}; {detail}", was_done=False)
 
 
@@ -182,11 +182,31 @@ async def undo_earlier(run: RunContext, call: StepCall, old: StepResult) -> Outc
 
 async def check_started(
     claims: ClaimChecker, policy: ResumePolicy, workflow_id: str, step: Step[Any], path: str
-) -> tuple[VerificationReport, Settlement]:
-    """Check the claims of a step that was started and has failed, or has no recorded end, and decide about it."""
+) -> tuple[VerificationReport, Settlement, str]:
+    """Check the claims of a step that was started and has failed, or has no recorded end, and decide about it.
+
+    Returns:
+        The verdicts, the decision, and who may still be running the step, for a message.
+    """
+    runner = _describe_runner(policy, workflow_id, step, path)  # first: it may end in between
     report = await claims.verify_in_doubt(step)
-    may_run = policy.is_taken_over or is_left_running(workflow_id, path)  # in the previous owner, or here
-    return report, settle_started(report, is_forced=policy.is_forced, may_be_running=may_run)
+    return report, settle_started(report, is_forced=policy.is_forced, may_be_running=bool(runner)), runner
+
+
+def _describe_runner(policy: ResumePolicy, workflow_id: str, step: Step[Any], path: str) -> str:
+    """Return who may still be running a step, as the end of a sentence; empty if it cannot be running."""
+    if path not in policy.settled and (processes := policy.runners.get(path)):
+        named = join_names([f"process {each.pid} on {each.host}" for each in processes], 3)
+        return f", and the previous owner of the run ({named}) may still be running it"
+    if is_left_running(workflow_id, path):
+        return ", and its function still runs after the timeout"
+    if step.action.is_command:
+        pids = find_marked(f"{STEP_MARK}={mark_of_step(workflow_id, path)}")
+        if pids is None:
+            return ", and its command may still be running"
+        if pids:
+            return f", and its command still runs (process {join_names([*map(str, pids)], 3)})"
+    return ""
 
 
 def _describe_doubt(report: VerificationReport) -> str:

@@ -24,7 +24,7 @@ from flowckpt.engine.rules.paths import UNDOABLE, undone_paths
 from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.run.checkpointer import Checkpointer
 from flowckpt.engine.run.notify import Notifier, answer_documents, events, failed_event, saved_event
-from flowckpt.engine.run.resumption import add_reusable, trim_history
+from flowckpt.engine.run.resumption import RUNNERS, add_reusable, trim_history
 from flowckpt.engine.values.superseded import LEAVES_EARLIER, Superseded
 from flowckpt.engine.values.waits import Waits
 from flowckpt.errors import FlowckptError, StepFailedError
@@ -407,6 +407,9 @@ class Recorder:
     async def mark_in_doubt(self, path: str) -> None:
         """Save that an at-most-once step starts; the result of an earlier call no longer matters."""
         self.in_doubt.add(path)
+        if path in (runners := self.checkpointer.metadata.get(RUNNERS, ())):  # this process runs it now
+            others = {each: processes for each, processes in runners.items() if each != path}
+            self.checkpointer.metadata = {**self.checkpointer.metadata, RUNNERS: others}
         self.forget_superseded(path)
         await self.emit_saved(await self._group.save_once(lambda: self._save(Reason.IN_DOUBT)))
 

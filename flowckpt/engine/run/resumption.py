@@ -16,6 +16,7 @@ from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.records.wait import TAKEN, open_waits, sent_to, waits_in
 from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.functions import versions_of
+from flowckpt.core.system.process import ProcessIdentity, current_process, is_alive
 from flowckpt.engine.rules.crash_loop import KEY, CrashCount, crash_count_of, limit_of
 from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.rules.paths import (
@@ -145,6 +146,8 @@ _FINAL = type_name(FinalError)
 
 REUSABLE = "reusable_from"
 """Metadata key: the attempts whose results may be reused although they are no longer in the history."""
+RUNNERS = "runners"
+"""Metadata key: the processes of earlier owners that may still be running a step in doubt, by path."""
 SETTLED = "settled"
 """Metadata key: the users' decisions about steps in doubt."""
 NOT_REUSABLE = "not_reusable"
@@ -270,10 +273,11 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
         StepNotFoundError: the step given with `--from` is not in the record.
     """
     check_workflow_name(workflow, workflow_id, latest)
+    latest, runners = await note_runners(store, workflow_id, latest, is_stolen=options.steal)
     bound = rebind_recorded(workflow, latest, inputs)
     view: HistoryView = as_view(latest.step_results)
     superseded = Superseded(latest.metadata)
-    policy = _resolve_from_step(options.policy, workflow_id, latest, superseded)
+    policy = _resolve_from_step(attrs.evolve(options.policy, runners=runners), workflow_id, latest, superseded)
     _refuse_needless_decisions(policy, workflow_id, latest, superseded)
     cut, history, undone = _split_history(latest, view, policy, drops_answers=drops_answers)
     if cut:
@@ -295,6 +299,39 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     final = None if options.from_step else final_error(workflow_id, latest)
     messages = await _read_messages(store, workflow_id, latest)
     return Resumption(latest, bound, *parts, messages, is_guarded, final, undone)
+
+
+async def note_runners(
+    store: StoreBase, workflow_id: str, latest: CheckpointData, *, is_stolen: bool
+) -> tuple[CheckpointData, dict[str, list[ProcessIdentity]]]:
+    """Find the processes of earlier owners that may still be running a step in doubt; return them, noted in the checkpoint.
+
+    An owner is one of them if the run did not end under it, and it is not known to be dead. In this process, only a
+    stolen run can still be running.
+
+    Args:
+        store: the store of the run.
+        workflow_id: the run.
+        latest: the newest checkpoint.
+        is_stolen: whether the run is taken although its owner may be alive.
+    """
+    noted: Mapping[str, Any] = latest.metadata.get(RUNNERS, {})
+    if not latest.in_flight:
+        return latest, {}
+    owner = await store.claimed_by(workflow_id, latest.attempt) if latest.status is Status.RUNNING else None
+    owners = [] if owner is None or (owner == current_process() and not is_stolen) else [owner]
+    runners: dict[str, list[ProcessIdentity]] = {}
+    for path in latest.in_flight:
+        processes = dict.fromkeys([*(ProcessIdentity(*each) for each in noted.get(path, ())), *owners])
+        if living := [each for each in processes if is_alive(each) is not False]:
+            runners[path] = living
+    metadata = {key: value for key, value in latest.metadata.items() if key != RUNNERS}
+    if runners:
+        metadata[RUNNERS] = {
+            path: [[each.host, each.boot_id, each.pid, each.start_time] for each in processes]
+            for path, processes in runners.items()
+        }
+    return latest if metadata == latest.metadata else attrs.evolve(latest, metadata=metadata), runners
 
 
 def _split_history(

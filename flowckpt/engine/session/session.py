@@ -67,6 +67,7 @@ from flowckpt.engine.run.resumption import (
     check_workflow_name,
     count_crashes,
     crash_loop_error,
+    note_runners,
     read_resumption,
     read_started_steps,
     trim_history,
@@ -458,6 +459,7 @@ class Session:
         crash_count = await self._check_crash_count(lease, latest, started)
         claims = self._options.make_checker(self._ports.verifier, latest.metadata)
         if self.is_cancel or UNFINISHED in latest.metadata:
+            latest, _ = await note_runners(self._ports.store, self._workflow_id, latest, is_stolen=self._options.steal)
             return self._start_undoing(lease, latest, claims, crash_count)
         read = partial(
             read_resumption,

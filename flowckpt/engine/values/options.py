@@ -262,7 +262,6 @@ class RunOptions(FieldEquality):
             reuse=self.reuse or policies.ReuseMode.PREFIX,
             from_path=self.from_step or "",
             is_forced=self.force,
-            is_taken_over=self.steal,
             settled=self._decisions,
             takes_cached=not self.no_cache,
         )
