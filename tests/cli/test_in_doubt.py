@@ -365,6 +365,7 @@ if sys.argv[1] != "here":
     name = type("Name", (), {"nodename": sys.argv[1]})()
     os.uname = lambda: name
 from flowckpt import WorkflowEngine
+from flowckpt.stores import SqliteCheckpointStore
 from pay import seeing
 WorkflowEngine(SqliteCheckpointStore("runs.db", lease_seconds=1)).run_sync(seeing, workflow_id="one", early=False)
 """
