@@ -12,7 +12,9 @@ import time
 import pytest
 
 from flowckpt import WorkflowEngine
+from flowckpt.core.system.process import find_marked
 from flowckpt.errors import RunLockedError, StepInDoubtError
+from flowckpt.execution.current_step import STEP_MARK, mark_of_step
 from flowckpt.stores import SqliteCheckpointStore
 
 PROGRAM = """
@@ -354,7 +356,8 @@ def test_a_command_that_outlives_its_process_is_not_run_beside_itself(flowckpt, 
     if not ends_well:
         os.kill(command, signal.SIGKILL)
     (tmp_path / "quick").touch()
-    time.sleep(1)  # until the command, or what it started, has ended
+    while find_marked(f"{STEP_MARK}={mark_of_step('one', 'pay')}"):  # the command, or what it started, has not ended
+        time.sleep(0.05)
     flowckpt("resume", "one").expect(0)
     assert (flowckpt.log(), (tmp_path / "paid").read_text()) == (["pay"] if ends_well else ["pay", "pay"], "5")
 
