@@ -43,7 +43,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from flowckpt.core.identity import cells, syntax
+from flowckpt.core.identity import syntax
 from flowckpt.core.system.functions import (
     PROCESS_NAME,
     cached_per_function,
@@ -718,7 +718,7 @@ class _Notebook(Source):
 
     def first_line(self, code: CodeType) -> int:
         """Return the first line of a function in the statements of its cell; 0 if it is not from a cell."""
-        offset = cells.find_offset(self.shell, self.texts, code)
+        offset = syntax.find_cell_offset(self.shell, self.texts, code)
         return 0 if offset is None else offset + code.co_firstlineno
 
     def locate(self, part: FunctionType | type) -> tuple[Source | None, tuple[str, ...]] | None:
@@ -739,7 +739,9 @@ _NOTEBOOKS: list[_Notebook] = []
 
 def find_notebook(scope: dict[str, Any]) -> _Notebook | None:
     """Return the cells that define the names of a namespace; None for that of a module or script."""
-    if (shell := cells.find_shell(scope)) is None:
+    find = getattr(sys.modules.get("IPython.core.getipython"), "get_ipython", None)
+    shell = None if find is None else find()
+    if shell is None or shell.user_ns is not scope:
         return None
     if not _NOTEBOOKS or _NOTEBOOKS[0].scope is not scope or has_new_cells():
         _NOTEBOOKS[:] = [_read_notebook(shell, scope)]
@@ -748,12 +750,12 @@ def find_notebook(scope: dict[str, Any]) -> _Notebook | None:
 
 def has_new_cells() -> bool:
     """Return whether cells have run since they were read."""
-    return any(each.cells != cells.list_cells(each.shell) for each in _NOTEBOOKS)
+    return any(each.cells != syntax.list_cells(each.shell) for each in _NOTEBOOKS)
 
 
 def _read_notebook(shell: Any, scope: dict[str, Any]) -> _Notebook:
-    texts = cells.list_cells(shell)
-    statements = [statement for text in texts for statement in cells.read_statements(shell, text)]
+    texts = syntax.list_cells(shell)
+    statements = [statement for text in texts for statement in syntax.read_cell(shell, text)]
     reader = _Reader(scope, is_cell=True)
     reader.functions.update({each.name: each for each in statements if isinstance(each, syntax.FUNCTIONS)})
     versions: dict[str, list[tuple[int, str]]] = {}
@@ -777,7 +779,7 @@ def _read_notebook(shell: Any, scope: dict[str, Any]) -> _Notebook:
     for name, found in reader.definitions.items():
         # A cell that runs twice counts once, and the last of several values of one item counts.
         reader.definitions[name] = [*{_name_change(nodes): nodes for nodes in found}.values()]
-    more: dict[str, Any] = {"shell": shell, "cells": texts, "texts": cells.list_texts(shell)}
+    more: dict[str, Any] = {"shell": shell, "cells": texts, "texts": syntax.list_cell_texts(shell)}
     return _Notebook(CELLS, scope, None, **reader.parts(), **more, versions=versions, times=times)
 
 
