@@ -86,7 +86,7 @@ def open_store(
 def _open(spec: str, key_file: str | os.PathLike[str] | None, compression: str, *, trust: bool) -> StoreBase:
     scheme, colon, rest = spec.partition(":")
     if not colon:
-        path = os.path.expanduser(spec)  # noqa: PTH111 - an unknown home is no error
+        path = os.path.expanduser(spec)  # noqa: PTH111 - an unknown home raises nothing
         raise StoreSpecError(
             f"{spec!r} is not the description of a store", spec=spec, remedy=f"Write 'file:{path}' for a directory."
         )

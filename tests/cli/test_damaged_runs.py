@@ -89,7 +89,7 @@ def test_directories_of_a_store_are_made_by_a_copy_as_by_a_run(runs):
     assert (runs.directory / "far/away/runs.db").is_file() and (runs.directory / "away/runs.db").is_file()
 
 
-def test_the_files_of_a_file_manager_beside_the_runs_are_no_runs(runs):
+def test_the_files_of_a_file_manager_beside_the_runs_are_ignored(runs):
     for name in (".DS_Store", "._one", ".directory"):
         (runs.directory / ".flowckpt" / "runs" / name).write_text("icons")
     for words in (["list"], ["store", "check"], ["store", "stats"], ["store", "prune"], ["recover"]):

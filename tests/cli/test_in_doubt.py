@@ -293,7 +293,7 @@ def test_the_way_on_for_a_second_step_in_doubt_keeps_the_decision_on_the_first(f
 def test_a_cancelled_run_names_its_step_in_doubt(killed):
     command = killed("pay.py:blind")
     ran = command("cancel", "one").expect(0)
-    assert "step pay had started and has no recorded end, so it was not undone: look whether it was done" in ran.err
+    assert "step pay had started and has no recorded end, so it was not undone. Check whether it was done." in ran.err
     assert command("cancel", "one", "--json").expect(0).document["in_doubt"] == ["pay"]
 
 

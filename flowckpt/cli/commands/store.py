@@ -26,14 +26,7 @@ from flowckpt.cli.render.statistics import (
 )
 from flowckpt.cli.render.tables import ago_text, bytes_text, show_table
 from flowckpt.cli.render.terminal import escape, say, write, write_document, write_lines
-from flowckpt.cli.runs import (
-    open_chosen_store,
-    open_run,
-    read_latest,
-    report_unreadable,
-    resolve_run,
-    run_async,
-)
+from flowckpt.cli.runs import open_chosen_store, open_run, read_latest, report_unreadable, resolve_run, run_async
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.records import Status
 from flowckpt.core.system.numbers import join_names, pluralize

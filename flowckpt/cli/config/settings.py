@@ -591,7 +591,7 @@ def make_spec_absolute(spec: str, directory: Path) -> str:
         spec = f"file:{spec}"  # a directory was typed without a scheme
     scheme, colon, rest = spec.partition(":")
     if colon and scheme in _SCHEMES_OF_PATHS and not rest.startswith("//"):  # open_store() refuses such a URL
-        path = os.path.expanduser(rest or _SCHEMES_OF_PATHS[scheme])  # noqa: PTH111 - an unknown home is no error
+        path = os.path.expanduser(rest or _SCHEMES_OF_PATHS[scheme])  # noqa: PTH111 - an unknown home raises nothing
         return f"{scheme}:{Path(os.path.normpath(directory / path))}"
     return spec
 

@@ -121,7 +121,7 @@ def show_not_undone(done: Cancelled) -> None:
         say(f"flowckpt: {add_store_option(message)}")
     for path in done.in_doubt:
         say(
-            f"flowckpt: step {escape(path)} had started and has no recorded end, so it was not undone: look whether it was done"
+            f"flowckpt: step {escape(path)} had started and has no recorded end, so it was not undone. Check whether it was done."
         )
 
 
