@@ -347,6 +347,7 @@ def test_a_command_that_outlives_its_process_is_not_run_beside_itself(flowckpt, 
     flowckpt.wait_for("pay")
     owner.kill()
     owner.wait()
+    owner.stdout.close(), owner.stderr.close()  # the command holds the other ends
     ran = flowckpt("resume", "one").expect(15)
     command = int(re.search(r"its command still runs \(process (\d+)", ran.err)[1])
     assert "pay" in flowckpt("recover").expect(1).err

@@ -213,6 +213,7 @@ class Tally:
     compactions: int = 0
     generations: int = 0
     recoveries: int = 0
+    readings: int = 0
     deep_states: set = attrs.field(factory=set)
     """States that a second crash left, in the middle of a recovery from the first."""
 
@@ -407,7 +408,8 @@ class Workload:
     def read(self, disk, choice):
         reader = self.opened(disk)
         with self.as_process(reader), self.processes.reading():
-            is_asked_in_all_ways = self.tally.recoveries % 4 == 0
+            self.tally.readings += 1
+            is_asked_in_all_ways = self.tally.readings % 7 == 0  # a recovery reads two to five times: each reading in turn
             found = (shown if is_asked_in_all_ways else shown_at_once)(reader.store)
             if is_asked_in_all_ways:
                 runs = [(info.workflow_id, info.steps) for info in done(reader.store.list_runs())]
