@@ -24,9 +24,9 @@ from flowckpt.core.system.declared import (
     declared_class,
     derived,
     field,
+    is_named,
     rebuild_failed,
     shell_word,
-    type_name,
     with_builtin,
 )
 from flowckpt.store_errors import (
@@ -258,10 +258,11 @@ class StepFailedError(OfStep, FlowckptError):
         """Return whether the step's exception was an instance of one of these types.
 
         Args:
-            *types: exception classes, compared by module and qualified name with what was recorded.
+            *types: exception classes, compared by module and qualified name with what was recorded. A class that has
+                moved to another module since is the same class.
         """
-        names = {type_name(t) for t in types}
-        return self.error_type in names or any(base in names for base in self.error_bases)
+        recorded = {self.error_type, *self.error_bases}
+        return any(is_named(name, each) for each in types for name in recorded)
 
 
 class FanOutFailedError(StepFailedError):

@@ -14,7 +14,7 @@ import attrs
 
 from flowckpt import evidence  # imported lazily: the documents need the codec, claims alone do not
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
-from flowckpt.core.system.functions import module_name
+from flowckpt.core.system.declared import module_name
 from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.core.system.secret import HIDDEN
 from flowckpt.errors import EvidenceError

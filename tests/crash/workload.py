@@ -409,7 +409,7 @@ class Workload:
         reader = self.opened(disk)
         with self.as_process(reader), self.processes.reading():
             self.tally.readings += 1
-            is_asked_in_all_ways = self.tally.readings % 7 == 0  # a recovery reads two to five times: each reading in turn
+            is_asked_in_all_ways = self.tally.readings % 7 == 0  # of several in a recovery, each in turn
             found = (shown if is_asked_in_all_ways else shown_at_once)(reader.store)
             if is_asked_in_all_ways:
                 runs = [(info.workflow_id, info.steps) for info in done(reader.store.list_runs())]

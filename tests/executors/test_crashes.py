@@ -199,7 +199,8 @@ def test_functions_and_errors_of_a_script_are_found_in_the_worker(how, tmp_path)
         expected, name = None, "my-program.RefusedError"
     else:
         where = ["-m", "package.program"] if how == "module" else [str(package / "my-program.py")]
-        words, name = [sys.executable, *where, str(tmp_path / "store"), "r", "refused"], "__main__.RefusedError"
+        words = [sys.executable, *where, str(tmp_path / "store"), "r", "refused"]
+        name = "package.program.RefusedError" if how == "module" else "my-program.RefusedError"
         expected = f"[True, '{name}', 2]"
     ended = subprocess.run(words, cwd=tmp_path, env=environment(tmp_path), text=True, capture_output=True, timeout=120)
     if expected is None:

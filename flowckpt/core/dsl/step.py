@@ -37,7 +37,8 @@ from flowckpt.core.dsl.modifiers import (
     timeout_in_seconds,
 )
 from flowckpt.core.system.attrs_base import FieldEquality
-from flowckpt.core.system.functions import cached_per_function, module_name
+from flowckpt.core.system.declared import module_name
+from flowckpt.core.system.functions import cached_per_function
 from flowckpt.core.system.secret import Secret
 from flowckpt.errors import StepDefinitionError, StepNotYieldedError
 

@@ -12,8 +12,8 @@ from typing import Any, Generic, Never, NoReturn, ParamSpec, TypeVar, overload
 
 from flowckpt.core.dsl.checks import caller, note_created
 from flowckpt.core.system.copies import IMMUTABLE, Copier
-from flowckpt.core.system.declared import short_repr
-from flowckpt.core.system.functions import module_name, note_loaded_modules
+from flowckpt.core.system.declared import module_name, short_repr
+from flowckpt.core.system.functions import note_loaded_modules
 from flowckpt.core.system.secret import NOT_SECRET, secret_type
 from flowckpt.errors import InputError, WorkflowDefinitionError
 

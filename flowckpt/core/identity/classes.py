@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import sys
-from pathlib import PurePath
 from types import ModuleType
 from typing import Any
 
@@ -23,10 +22,8 @@ from flowckpt.core.codec.tags import RefusedError, Registered
 from flowckpt.core.codec.types import difference, from_plain, to_plain
 from flowckpt.core.dsl.workflow import PROGRAM_MODULES
 from flowckpt.core.identity.fingerprint import reaches
-from flowckpt.core.system.functions import module_name
+from flowckpt.core.system.declared import module_name
 from flowckpt.errors import FlowckptError
-
-_SCRIPT_IN_WORKER = "__mp_main__"
 
 
 def of_class(cls: type) -> Registered | None:
@@ -48,7 +45,7 @@ def named(name: str) -> Registered | None:
     Args:
         name: the name, as the record has it.
     """
-    places = {_recorded_name(root.__name__): root.__name__ for root in _roots()}
+    places = {module_name(root.__name__): root.__name__ for root in _roots()}
     parts = name.split(".")
     for count in range(len(parts) - 1, 0, -1):
         module = ".".join(parts[:count])
@@ -81,16 +78,7 @@ def _find_object(module: ModuleType | None, qualified_name: str) -> Any:
 
 
 def _name_of(cls: type) -> str:
-    return f"{_recorded_name(cls.__module__)}.{cls.__qualname__}"
-
-
-def _recorded_name(module: str) -> str:
-    """Return the name of a module that is the same when its file is run as a script, and in a worker of that script."""
-    package, _, last = module.rpartition(".")
-    if last != _SCRIPT_IN_WORKER:
-        return module_name(module)
-    stem = PurePath(getattr(sys.modules[module], "__file__", None) or last).stem
-    return f"{package}.{stem}".lstrip(".").removesuffix(".__main__")
+    return f"{module_name(cls.__module__)}.{cls.__qualname__}"
 
 
 def _make_registration(cls: type) -> Registered:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import builtins
 import functools
+import importlib.util
 import re
+import sys
 from collections.abc import Mapping
 from inspect import Parameter, Signature
+from pathlib import PurePath
 from typing import Any, Literal, dataclass_transform
 
 _OPTIONAL_PART = re.compile(r"\[([^][]*)\]")
@@ -227,7 +230,51 @@ def is_unicode(text: str) -> bool:
 
 def type_name(cls: type) -> str:
     """Return the name of a class for errors and records: bare for builtins, otherwise `module.QualName`."""
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    module, name = cls.__module__, cls.__qualname__
+    if module != "__main__" or hasattr(sys.modules[module], name.partition(".")[0]):  # else a worker got it by value
+        module = module_name(module)
+    return name if module == "builtins" else f"{module}.{name}"
+
+
+def is_named(recorded: str, cls: type) -> bool:
+    """Return whether a recorded name of a class is that of a present class, which may have moved to another module.
+
+    Args:
+        recorded: the name, as `type_name` gave it.
+        cls: the class.
+    """
+    if recorded == type_name(cls):
+        return True
+    module = recorded.removesuffix(f".{cls.__qualname__}")
+    if module == recorded or cls.__module__ == "builtins":
+        return False
+    if module not in sys.modules:
+        return not _exists(module)
+    there: Any = sys.modules[module]
+    for part in cls.__qualname__.split("."):
+        there = getattr(there, part, None)
+    return there is None or there is cls  # moved, or moved and imported under its earlier name
+
+
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # a package above it does not exist
+        return False
+
+
+def module_name(module: str) -> str:
+    """Return the name of a module that is the same when its file is run as a script, and in a worker of that script."""
+    package, _, last = module.rpartition(".")
+    if module != "__main__" and last != "__mp_main__":
+        return module
+    loaded = sys.modules[module]
+    spec, file = getattr(loaded, "__spec__", None), getattr(loaded, "__file__", None)
+    if last == "__main__" and spec is not None:
+        name = str(spec.name)
+    else:
+        name = f"{package}.{PurePath(file).stem if file else last}".lstrip(".")
+    return name.removesuffix(".__main__")
 
 
 def short_repr(value: object, most: int = 60) -> str:

@@ -16,7 +16,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path, PurePath
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -276,15 +276,3 @@ def _version(module: str, installed: Mapping[str, tuple[str, Path]]) -> str:
 
 def _normalize(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def module_name(module: str) -> str:
-    """Return the name of a module that stays the same when the file is run as a script."""
-    if module != "__main__":
-        return module
-    main = sys.modules["__main__"]
-    spec = getattr(main, "__spec__", None)
-    if spec is not None:
-        return str(spec.name).removesuffix(".__main__")
-    file = getattr(main, "__file__", None)
-    return PurePath(file).stem if file else module

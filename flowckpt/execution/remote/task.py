@@ -31,7 +31,7 @@ from flowckpt.core.codec.annotations import return_annotation
 from flowckpt.core.dsl.step import PythonAction
 from flowckpt.core.records import StepError
 from flowckpt.core.system import external
-from flowckpt.core.system.declared import type_name
+from flowckpt.core.system.declared import module_name, type_name
 from flowckpt.errors import NotSendableError
 from flowckpt.execution.current_step import CurrentStep, StepCall, set_call
 from flowckpt.execution.errors import read_retry_after, record_error, text_of
@@ -87,9 +87,9 @@ def provide(name: str, places: ModulePlaces) -> None:
 
 
 def name_in_engine(name: str) -> str:
-    """Return the name that a class has in the process in which the script was run."""
-    before, _, rest = name.rpartition(f"{LOADED_MAIN}.")
-    return f"{MAIN}.{rest}" if rest != name and (not before or before.endswith(".")) else name
+    """Return the name that a class of the script, sent by value, has in the process in which the script was run."""
+    rest = name.removeprefix(f"{MAIN}.")
+    return name if rest == name else f"{module_name(MAIN)}.{rest}"
 
 
 def _is_loaded(name: str, file: str) -> bool:
