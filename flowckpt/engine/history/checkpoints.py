@@ -316,7 +316,8 @@ async def roll_back(
         is_there = latest.reason is Reason.MANUAL and latest.metadata.get(ROLLED_BACK) == place and not dropped
         if is_there or target.sequence == latest.sequence:
             return RolledBack(workflow_id, **place, steps=length, dropped=(), attempt=latest.attempt, is_new=False)
-        (superseded := Superseded(latest.metadata)).add(each for each in dropped if execution_of(each) not in undone)
+        superseded = Superseded(latest.metadata)
+        superseded.add((each for each in dropped if execution_of(each) not in undone), is_decided=True)
         kept = rechecking.options.add_to_metadata(drop_reusable(latest.metadata))
         metadata = _keep_import_mark(superseded.add_to_metadata(kept), target)
         data = await save_after(

@@ -422,7 +422,8 @@ def _record_effects(
         paths = {result.path for result in data.step_results}
         since = [*Superseded(newest.metadata).values(), *newest.step_results]
         effects += [result for result in since if result.path not in paths]
-    superseded.add(_inherit(each) for each in (*effects, *dropped) if execution_of(each) not in undone)
+    inherited = (_inherit(each) for each in (*effects, *dropped) if execution_of(each) not in undone)
+    superseded.add(inherited, is_decided=True)
     return superseded.add_to_metadata(data.metadata)
 
 

@@ -56,6 +56,8 @@ class Question(StrEnum):
 
 NOT_STARTED = "not_started"
 """The only mark of an at-most-once step that failed before its function was called."""
+RERUN_DECIDED = "rerun_decided"
+"""Marks a result that the user set aside: its step runs again unasked."""
 LEFT_DONE = Reason(ReasonKind.UPSTREAM, "an earlier step runs again, and the effect of this one was not undone")
 """Why a step with `.rollback()` is not simply run again after an earlier step."""
 
@@ -99,7 +101,7 @@ def open_question(
         return Question.SETTLED
     if is_at_most_once and is_in_doubt:
         return Question.STARTED
-    if old is None or path == policy.from_path:
+    if old is None or path == policy.from_path or RERUN_DECIDED in old.marks:
         return Question.NONE
     if not old.success:
         return Question.STARTED if is_at_most_once and NOT_STARTED not in old.marks else Question.NONE

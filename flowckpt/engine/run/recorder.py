@@ -279,12 +279,19 @@ class Recorder:
         if checkpointer.partial and failure is None:
             checkpointer.partial.pop(path, None)
         if (earlier := self.superseded) and path in earlier and LEAVES_EARLIER.isdisjoint(marks):
-            self.forget_superseded(path)
+            self._replace_superseded(step, path, has_failed=failure is not None)
 
     def restore(self, result: StepResult) -> None:
         """Put a result that was set aside and is still valid back into the history."""
         append_result(self.checkpointer.history, result)
         self.forget_superseded(result.path)
+
+    def _replace_superseded(self, step: Step[Any], path: str, *, has_failed: bool) -> None:
+        """Forget the earlier result of a step that ran again, unless its effect is still there and can be undone."""
+        if has_failed and self.superseded.is_only_undoable(path):
+            self.undo.undoable[path] = step
+        else:
+            self.forget_superseded(path)
 
     def forget_superseded(self, path: str) -> None:
         """Forget the earlier result of a step that has a new one."""
@@ -300,14 +307,12 @@ class Recorder:
         if checkpointer.partial and is_prefix:
             for path in [*checkpointer.partial]:
                 self.drop_state(path, f"upstream: {self.aside.dropped[0].path} runs again before it")
-        holds_undoable = not self.judge.policy.reruns_what_follows
+        is_decided = self.judge.policy.reruns_what_follows
         undone = undone_paths((*self.aside.dropped, *spare.values()))
-        self.superseded.add(
-            (each for each in self.aside.dropped if each.path not in undone), holds_undoable=holds_undoable
-        )
+        self.superseded.add((each for each in self.aside.dropped if each.path not in undone), is_decided=is_decided)
         self.waits.drop_stale(self.aside.dropped, takes_later=is_prefix)
         self.superseded.add(  # kept for later resumes
-            (each for each in spare.values() if each.path not in undone), holds_undoable=holds_undoable
+            (each for each in spare.values() if each.path not in undone), is_decided=is_decided
         )
         if not self.is_start_saved:
             dropped = {result.path for result in self.aside.dropped}

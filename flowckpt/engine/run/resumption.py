@@ -282,7 +282,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     cut, history, undone = _split_history(latest, view, policy, drops_answers=drops_answers)
     if cut:
         still_done = (result for result, reason in cut.values() if reason.kind is not ReasonKind.UNDONE)
-        superseded.add(still_done, holds_undoable=not policy.reruns_what_follows)
+        superseded.add(still_done, is_decided=policy.reruns_what_follows)
     spare = await _read_spare(store, workflow_id, latest, policy, {*(result.path for result in history.results), *cut})
     counts = [each for each in (*history.notable(), *spare.values()) if each.path not in undone]
     reports = await claims.verify_results(counts)

@@ -103,6 +103,7 @@ async def undo_step(run: RunContext, result: StepResult) -> StepFailedError | No
     )
     if failure is None:
         run.recorder.undo.undone.append(path)
+        run.recorder.forget_superseded(path)
     saved = await run.recorder.checkpoint(Reason.ROLLBACK, undo_path(path))
     if emit is not None:
         texts = ("", "") if failure is None else (failure.type, failure.message)

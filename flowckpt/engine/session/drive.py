@@ -22,6 +22,7 @@ from flowckpt.core.records import CheckpointData, Reason, Status, StepError
 from flowckpt.core.records.result import sum_figures
 from flowckpt.core.records.wait import STOPPED, birth_of
 from flowckpt.core.replay import Crash, Replay
+from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.numbers import join_names
 from flowckpt.engine import session, undo
 from flowckpt.engine.rules.paths import find_handled_end, find_left_to_undo, find_not_yielded
@@ -473,6 +474,12 @@ class Drive:
         if self._is_stopped_early(ending):
             ending.add_note("Nothing was undone: the run stopped before it had replayed every step that can be undone.")
             return ()
+        left = [each.path for each in run.recorder.superseded.list_undoable()] if self.undoing is None else []
+        if left:
+            ending.add_note(
+                f"Not undone, because the run did not reach them again: {join_names(left, 10)}. "
+                f"'flowckpt cancel {shell_word(run.workflow_id)}' undoes them."
+            )
         if self.undoing is not None:
             end = self.undoing.end
         elif run.recorder.undo.undoable or run.recorder.undo.not_undoable:

@@ -557,6 +557,7 @@ class Session:
             Waits.of(latest.metadata),
             dict(latest.partial),
             {*latest.in_flight},
+            superseded=Superseded(latest.metadata),
         )
         return self._make_drive(lease, origin, undoing)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from functools import partial
+from itertools import takewhile
 from typing import Any, TypeAlias
 
 import attrs
@@ -40,6 +41,7 @@ from flowckpt.engine.values.failures import find_failed_step, read_answer, read_
 from flowckpt.engine.values.inputs import BoundInputs, rebind_recorded
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, make_placeholder, use_missing_secret
+from flowckpt.engine.values.superseded import Superseded
 from flowckpt.errors import (
     CancelRefusedError,
     DecodingError,
@@ -109,7 +111,7 @@ async def roll_back(run: RunContext, end: UnfinishedRollback) -> tuple[StepFaile
     """
     checkpointer = run.recorder.checkpointer
     undoable = run.recorder.undo.undoable.keys() | run.recorder.undo.not_undoable.keys()
-    todo = find_left_to_undo(checkpointer.history.results, undoable)
+    todo = find_left_to_undo([*run.recorder.superseded.list_undoable(), *checkpointer.history.results], undoable)
     if not todo:
         checkpointer.metadata = drop_unfinished(checkpointer.metadata)
         return ()
@@ -155,6 +157,7 @@ class UndoSearch(DryResponder):
         undoable: the found steps with a compensation, by path.
         yielded: all found steps.
         unreadable: why the output or the arguments of a step cannot be passed to its compensation, by path.
+        passes: failed steps that are answered with placeholders, to find the steps that an earlier attempt ran after it.
         ends_at: why the search ended before the end of the record.
         is_blind: whether a plan's search ended earlier than that of a resume would.
     """
@@ -164,6 +167,7 @@ class UndoSearch(DryResponder):
     secrets: KnownSecrets = attrs.field(factory=KnownSecrets)
     aside: DroppedResults = attrs.field(init=False, factory=DroppedResults)
     replays: list[Replay] = attrs.field(factory=list)
+    passes: frozenset[str] = frozenset()
     undoable: dict[str, Step[Any]] = attrs.field(init=False, factory=dict)
     yielded: set[str] = attrs.field(init=False, factory=set)
     unreadable: dict[str, str] = attrs.field(init=False, factory=dict)
@@ -236,6 +240,8 @@ class UndoSearch(DryResponder):
     async def _restore(self, step: Step[Any], result: StepResult) -> Answer:
         path = result.path
         await self._note_found(step, result)
+        if path in self.passes:
+            return make_placeholder(step, path), None
         try:
             answer = read_answer(step, result)
         except DecodingError as error:
@@ -309,9 +315,21 @@ class UndoAttempt:
     is_cancel: bool = False
 
     @property
+    def view(self) -> list[StepResult]:
+        """The history, after the results that a rerun has set aside, whose steps did not run again."""
+        return [*Superseded(self.latest.metadata).list_undoable(), *as_view(self.latest.step_results)]
+
+    @property
     def recorded(self) -> list[StepResult]:
         """The results of the steps, without those that were undone."""
-        return [each for each in as_view(self.latest.step_results) if each.step_type != ROLLBACK]
+        return [each for each in self.view if each.step_type != ROLLBACK]
+
+    @property
+    def passes(self) -> frozenset[str]:
+        """The failed steps at the end of the record, if an earlier attempt has reached steps after them."""
+        if not Superseded(self.latest.metadata).list_undoable():
+            return frozenset()
+        return frozenset(each.path for each in takewhile(lambda each: not each.success, reversed(self.recorded)))
 
     def error(self) -> FlowckptError:
         """Return the error that ends the attempt; the run has not failed again."""
@@ -329,7 +347,7 @@ class UndoAttempt:
             return
 
         found = partial(note_restored, run, is_spare=False)
-        search = UndoSearch(partial(run_step, run), found, run.secrets, run.generators)
+        search = UndoSearch(partial(run_step, run), found, run.secrets, run.generators, self.passes)
         generator = self.workflow.make_generator(self.bound.values(self.workflow))
         await search.search(generator, self.workflow.name, self.recorded)
         reasons = self._find_not_undoable(search)
@@ -339,8 +357,8 @@ class UndoAttempt:
 
     async def plan(self) -> ResumePlan:
         """Return what the attempt would do."""
-        view = as_view(self.latest.step_results)
-        search = UndoSearch(secrets=self.bound.known_secrets())
+        view = self.view
+        search = UndoSearch(secrets=self.bound.known_secrets(), passes=self.passes)
         reasons: dict[str, str] = {}
         todo: list[StepResult] = []
         if self.options.rolls_back:
@@ -384,10 +402,9 @@ class UndoAttempt:
 
     def _find_not_undoable(self, search: UndoSearch) -> dict[str, str]:
         """Return why steps with a recorded compensation cannot be undone, by path."""
-        view = as_view(self.latest.step_results)
         unreadable = search.unreadable
         reasons = {}
-        for each in find_not_yielded(view, search.yielded - unreadable.keys()):
+        for each in find_not_yielded(self.view, search.yielded - unreadable.keys()):
             why = unreadable.get(each.path) or search.ends_at or "the workflow no longer yields it"
             if each.path not in unreadable and any(dropped.path == each.path for dropped in search.aside.dropped):
                 why = "the workflow yields another step or none in its place"

@@ -15,7 +15,7 @@ from flowckpt.core.codec.checkpoints import result_document
 from flowckpt.core.codec.results import decode_result
 from flowckpt.core.dsl.modifiers import Modifiers
 from flowckpt.core.records import StepResult
-from flowckpt.engine.rules.in_doubt import NOT_STARTED
+from flowckpt.engine.rules.in_doubt import NOT_STARTED, RERUN_DECIDED
 from flowckpt.engine.rules.paths import UNDOABLE
 from flowckpt.engine.rules.reasons import LIMITS
 from flowckpt.engine.values.options import RETRIES_USED
@@ -29,6 +29,7 @@ LEAVES_EARLIER = frozenset({NOT_UNDONE, NOT_STARTED})
 KEY = "superseded"
 _QUESTIONS = frozenset({AT_MOST_ONCE, ON_RERUN, NOT_UNDONE, "adopted"})
 """Marks of results that a step must check before it runs again."""
+_KEPT = _QUESTIONS | {UNDOABLE}
 GUARDED = frozenset({AT_MOST_ONCE, UNDOABLE})
 """Marks the results whose effects are not repeated by default."""
 
@@ -66,16 +67,27 @@ class Superseded(dict[str, StepResult]):
         recorded = (decode_result(each)[0] for each in (metadata or {}).get(KEY, ()))
         super().__init__({result.path: result for result in recorded})
 
-    def add(self, results: Iterable[StepResult], *, holds_undoable: bool = False) -> None:
+    def add(self, results: Iterable[StepResult], *, is_decided: bool = False) -> None:
         """Add results that no longer count, except those whose steps need not check them.
 
         Args:
             results: the results.
-            holds_undoable: whether to add those of steps with `.rollback()`, because no rerun was requested.
+            is_decided: whether the user has requested the rerun: a step with `.rollback()` then runs again unasked, and
+                its earlier effect is undone only if the run ends before that.
         """
-        questions = _QUESTIONS | {UNDOABLE} if holds_undoable else _QUESTIONS
-        candidates = {result.path: result for result in results if not questions.isdisjoint(result.marks)}
-        self.update({path: result for path, result in candidates.items() if NOT_UNDONE not in result.marks})
+        candidates = {each.path: each for each in results if not _KEPT.isdisjoint(each.marks)}
+        for path, each in candidates.items():
+            is_unasked = is_decided and _QUESTIONS.isdisjoint(each.marks)
+            if NOT_UNDONE not in each.marks:
+                self[path] = attrs.evolve(each, marks=(*each.marks, RERUN_DECIDED)) if is_unasked else each
+
+    def is_only_undoable(self, path: str) -> bool:
+        """Return whether a result is kept only to be undone."""
+        return _QUESTIONS.isdisjoint(self[path].marks)
+
+    def list_undoable(self) -> list[StepResult]:
+        """Return the results whose effects are undone if the run ends before their steps run again; a fork has its own."""
+        return [each for each in self.values() if each.success and each.attempt and UNDOABLE in each.marks]
 
     def add_to_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Return metadata with these results."""
