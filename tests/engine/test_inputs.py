@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attrs
+import pydantic
 import pytest
 
-from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
+from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
 from flowckpt.core.dsl import Workflow
 from flowckpt.engine import StepCounts
 from flowckpt.errors import EncodingError, InputError, InputMismatchError
@@ -116,6 +119,118 @@ def test_an_input_that_the_workflow_gained_since_is_a_difference() -> None:
             started(source="a.csv").resume_sync(newer, workflow_id="run", **given)
         assert "The workflow's parameters have changed" in raised.value.remedy  # to give none, or others, helps nobody
         assert newer.where in raised.value.remedy
+
+
+class Model(pydantic.BaseModel):
+    sku: str
+    qty: int = 1
+
+
+class LongerModel(Model):
+    channel: str = "web"
+
+
+class RenamedModel(pydantic.BaseModel):
+    sku: str
+    amount: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    sku: str
+    qty: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class LongerData(Data):
+    channel: str = "web"
+    number: int = dataclasses.field(default_factory=iter(range(100)).__next__)  # another one each time
+
+
+def ordering(kind: Any, *, fails: bool = False, undone: list[str] | None = None) -> Workflow[..., Any]:
+    def ship(sku: str) -> str:
+        if fails:
+            stops()
+        return sku
+
+    def flow(order: Any) -> Generator[Any, Any, Any]:
+        yield step("book").python(str, order.sku).rollback(([] if undone is None else undone).append)
+        yield step("ship").python(ship, order.sku)
+        return (order.qty, getattr(order, "channel", None))
+
+    flow.__annotations__["order"] = kind
+    return workflow("ordering")(flow)
+
+
+CLASSES = pytest.mark.parametrize(("kind", "longer"), [(Model, LongerModel), (Data, LongerData)], ids=["model", "data"])
+
+
+def failed(kind: Any, order: Any) -> WorkflowEngine:
+    engine = WorkflowEngine(MemoryCheckpointStore())
+    engine.run_sync(ordering(kind, fails=True), workflow_id="run", options=RunOptions(rolls_back=False), order=order)
+    return engine
+
+
+@CLASSES
+def test_a_field_with_a_default_that_the_class_of_an_input_has_gained_is_filled_in(kind: Any, longer: Any) -> None:
+    for order in (kind(sku="a"), kind(sku="a", qty=5)):
+        engine = failed(kind, order)
+        began = asyncio.run(engine.store.load_latest("run"))
+        newer = ordering(longer)
+        planned = engine.plan_sync(newer, workflow_id="run")
+        assert [each.decision for each in planned.steps][:1] == ["reuse"]
+        result = engine.resume_sync(newer, workflow_id="run")
+        clean = WorkflowEngine(MemoryCheckpointStore()).run_sync(newer, order=longer(sku="a", qty=order.qty))
+        assert result.output == clean.output == (order.qty, "web")
+        assert (result.steps.restored, result.steps.executed) == (1, 1)
+        latest = asyncio.run(engine.store.load_latest("run"))
+        assert began is not None and latest is not None
+        assert (latest.inputs_hash, latest.inputs) == (began.inputs_hash, began.inputs)
+
+
+def test_the_same_inputs_match_with_a_field_that_their_class_has_gained() -> None:
+    newer = ordering(LongerModel)
+    for how in ("resume", "run"):
+        engine = failed(Model, Model(sku="a"))
+        given_again = partial(engine.run_sync, if_exists="resume") if how == "run" else engine.resume_sync
+        call = partial(given_again, newer, workflow_id="run")
+        for other, differences in (
+            (LongerModel(sku="b"), {"order.sku": ("'a'", "'b'")}),
+            (
+                LongerModel(sku="a", channel="app"),
+                {"order.channel": ("'web'", "'app'"), "order (fields not set)": ("['qty', 'channel']", "['qty']")},
+            ),
+        ):
+            with pytest.raises(InputMismatchError) as raised:
+                call(order=other)
+            assert raised.value.differences == differences
+        assert call(order=LongerModel(sku="a")).output == (1, "web")
+
+
+@CLASSES
+def test_a_run_whose_input_has_gained_a_field_can_be_undone_forked_and_opened(kind: Any, longer: Any) -> None:
+    undone: list[Any] = []
+    newer = ordering(longer, undone=undone)
+    engine = failed(kind, kind(sku="a"))
+    history = engine.open("run", workflow=newer)
+    assert history.at("ship").locals["order"].channel == "web"
+    engine.fork_sync("run", new_id="fork")
+    assert engine.resume_sync(newer, workflow_id="fork").output == (1, "web")
+    engine.cancel_sync("run", workflow=newer)
+    assert undone == ["a"]
+
+
+def test_a_recorded_field_that_a_model_would_ignore_is_a_difference() -> None:
+    """Else a run that was started with qty=5 would go on with amount=1."""
+    for order in (Model(sku="a", qty=5), Model(sku="a")):
+        engine = failed(Model, order)
+        again: dict[str, Any] = {"order": RenamedModel(sku="a")}
+        for given in ({}, again):
+            with pytest.raises(InputMismatchError) as raised:
+                engine.resume_sync(ordering(RenamedModel), workflow_id="run", **given)
+            assert raised.value.differences["order.qty"] == (str(order.qty), "(missing)")
+            assert raised.value.differences["order.amount"] == ("(missing)", "1")
+            assert "$unset" not in str(raised.value)
 
 
 def test_unknown_and_missing_inputs_are_named() -> None:

@@ -41,8 +41,15 @@ def digest(tree: Any) -> str:
 
 
 def leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each leaf of a tree with its place. A tagged value is one leaf; so is an empty container."""
-    if isinstance(tree, dict) and tree and not _is_tag(tree):
+    """Yield each leaf of a tree with its place. A tagged value is one leaf; so is an empty container.
+
+    The list of the fields that were not set in a pydantic model is one leaf, beside those of its fields.
+    """
+    fields = _find_fields(tree)
+    if fields is not None:
+        yield from leaves(fields[0], place)
+        yield f"{place} (fields not set)", fields[1]
+    elif isinstance(tree, dict) and tree and not _is_tag(tree):
         for key, item in tree.items():
             if key.isidentifier():
                 yield from leaves(item, f"{place}.{key}" if place else key)
@@ -84,6 +91,29 @@ def differences(recorded: Mapping[str, Any], given: Mapping[str, Any], *, most: 
         elif canonical(old[place]) != canonical(new[place]):
             found[place] = _show_both(old[place], new[place])
     return found
+
+
+def keeps_all(old: Any, new: Any) -> bool:
+    """Return whether a tree has each key and each item of an older one; their values may be others."""
+    old, new = ((_find_fields(tree) or (tree,))[0] for tree in (old, new))
+    if isinstance(old, dict):
+        return isinstance(new, dict) and all(key in new and keeps_all(item, new[key]) for key, item in old.items())
+    if isinstance(old, list):
+        return isinstance(new, list) and len(old) <= len(new) and all(map(keeps_all, old, new))
+    return True
+
+
+def _find_fields(tree: Any) -> tuple[dict[str, Any], Any] | None:
+    """Return the fields of a pydantic model with fields that were not set, and the names of these."""
+    match tree:
+        case {"$dict": [*pairs]} if len(tree) == 1 and all(
+            type(pair) is list and len(pair) == 2 and type(pair[0]) is str for pair in pairs
+        ):
+            fields = dict(pairs)
+            unset = fields.pop("$unset", None)
+            if type(unset) is list and all(type(path) is list for path in unset):
+                return fields, [".".join(map(str, path)) for path in unset]
+    return None
 
 
 def _show_beside_secret(leaf: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import attrs
@@ -20,7 +21,14 @@ from flowckpt.core.records import CheckpointData
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 from flowckpt.core.system.declared import short_repr, type_name
 from flowckpt.core.system.secret import MARK, Secret, absent_secret, is_optional
-from flowckpt.errors import EncodingError, InputError, InputMismatchError, SecretMissingError, WorkflowDefinitionError
+from flowckpt.errors import (
+    DecodingError,
+    EncodingError,
+    InputError,
+    InputMismatchError,
+    SecretMissingError,
+    WorkflowDefinitionError,
+)
 
 _CHECKED = (str, bytes, int, float, bool)
 
@@ -216,7 +224,8 @@ def rebind_inputs(workflow: Workflow[Any, Any], recorded: BoundInputs, given: Ma
 
     An input that is not given now is taken from the record. But if inputs are given again, one that was left to its
     default at the start gets its present default, so that a changed default is noticed. A secret input has a value only
-    if it is given or has a default; giving only secret inputs does not count as giving inputs again.
+    if it is given or has a default; giving only secret inputs does not count as giving inputs again. The inputs stay
+    those of the record, without the fields that their classes have gained since.
 
     Args:
         workflow: the workflow.
@@ -244,8 +253,8 @@ def rebind_inputs(workflow: Workflow[Any, Any], recorded: BoundInputs, given: Ma
                 differences={name: ("(hidden)", "an input that is no longer annotated as a secret")},
             )
     bound = bind_inputs(workflow, {**values, **given})
-    _refuse_mismatch(workflow, recorded, bound, "" if given else None)
-    return attrs.evolve(bound, defaulted=recorded.defaulted)
+    _refuse_mismatch(workflow, recorded, bound, "" if given else None, {name: bound.tree[name] for name in values})
+    return attrs.evolve(recorded, secrets=bound.secrets)
 
 
 def find_changed_defaults(workflow: Workflow[Any, Any], latest: CheckpointData) -> dict[str, tuple[str, str]]:
@@ -257,7 +266,7 @@ def find_changed_defaults(workflow: Workflow[Any, Any], latest: CheckpointData) 
                 now[name] = _encode_input(
                     name, workflow.signature.parameters[name].default, workflow.hints.get(name, Any)
                 )
-    return inputs_hash.differences({name: recorded.tree[name] for name in now}, now)
+    return inputs_hash.differences(_read_again(workflow, {name: recorded.tree[name] for name in now}), now)
 
 
 def refuse_other_inputs(workflow: Workflow[Any, Any], bound: BoundInputs, latest: CheckpointData) -> None:
@@ -273,17 +282,50 @@ def refuse_other_inputs(workflow: Workflow[Any, Any], bound: BoundInputs, latest
 
 
 def _refuse_mismatch(
-    workflow: Workflow[Any, Any], recorded: BoundInputs, bound: BoundInputs, remedy: str | None
+    workflow: Workflow[Any, Any],
+    recorded: BoundInputs,
+    bound: BoundInputs,
+    remedy: str | None,
+    reread: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Refuse inputs that differ from the recorded ones; the default remedy blames a changed signature."""
-    if bound.hash != recorded.hash:
+    if bound.hash == recorded.hash:
+        return
+    read = _read_again(workflow, recorded.tree, reread)
+    if bound.hash != inputs_hash.digest(read):
         has_same_names = recorded.tree.keys() == bound.tree.keys()
         raise InputMismatchError(
             expected_hash=recorded.hash,
             actual_hash=bound.hash,
-            differences=inputs_hash.differences(recorded.tree, bound.tree),
+            differences=inputs_hash.differences(read, bound.tree),
             remedy=remedy if remedy is not None and has_same_names else _explain_signature(workflow),
         )
+
+
+def _read_again(
+    workflow: Workflow[Any, Any], recorded: Mapping[str, Any], reread: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Return recorded inputs as they would be recorded now, since their classes may have gained fields with defaults.
+
+    An input that can no longer be read, or would lose a recorded field, stays as it is, and so differs from any other:
+    a model may ignore a recorded field that it no longer has, for example after a field was renamed.
+
+    Args:
+        workflow: the workflow.
+        recorded: the trees of the inputs, by name.
+        reread: those that were already decoded and encoded again: a default may be another each time.
+    """
+    read = dict(recorded)
+    for name, tree in recorded.items():
+        if tree != MARK and name in workflow.signature.parameters and name not in workflow.secret_inputs:
+            with suppress(DecodingError, EncodingError):
+                again = reread[name] if name in reread else _encode_again(workflow, name, tree)
+                read[name] = again if inputs_hash.keeps_all(tree, again) else tree
+    return read
+
+
+def _encode_again(workflow: Workflow[Any, Any], name: str, tree: Any) -> Any:
+    return _encode_input(name, decode_input(workflow, name, tree), workflow.hints.get(name, Any))
 
 
 def _explain_signature(workflow: Workflow[Any, Any]) -> str:
