@@ -89,6 +89,18 @@ def test_so_it_is_if_its_module_was_renamed(flowckpt, tmp_path):
     assert flowckpt.log() == ["invoice", "invoice"]
 
 
+def test_so_it_is_if_its_module_stays_with_other_classes(flowckpt, tmp_path):
+    (tmp_path / "banking.py").write_text(CLASS)
+    (tmp_path / "pay.py").write_text(PROGRAM.replace(CLASS, "\nfrom banking import Declined\n"))
+    flowckpt("run", "pay.py", "--id", "one").expect(-9)
+    (tmp_path / "go_on").touch()
+    (tmp_path / "banking.py").rename(tmp_path / "accounts.py")
+    (tmp_path / "banking.py").write_text("class Other(Exception):\n    pass\n")
+    (tmp_path / "pay.py").write_text(PROGRAM.replace(CLASS, "\nfrom accounts import Declined\n"))
+    flowckpt("resume", "one").expect(0)
+    assert flowckpt.log() == ["invoice", "invoice"]
+
+
 def test_a_class_of_the_same_name_in_another_module_is_another_class(flowckpt, tmp_path):
     (tmp_path / "banking.py").write_text(CLASS)
     program = PROGRAM.replace("raise Declined", "import banking; raise banking.Declined").replace(

@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Mapping
 from inspect import Parameter, Signature
-from pathlib import PurePath
+from pathlib import Path
 from typing import Any, Literal, dataclass_transform
 
 _OPTIONAL_PART = re.compile(r"\[([^][]*)\]")
@@ -249,18 +249,22 @@ def is_named(recorded: str, cls: type) -> bool:
     if module == recorded or cls.__module__ == "builtins":
         return False
     if module not in sys.modules:
-        return not _exists(module)
+        return not _may_define(module, cls.__name__)
     there: Any = sys.modules[module]
     for part in cls.__qualname__.split("."):
         there = getattr(there, part, None)
     return there is None or there is cls  # moved, or moved and imported under its earlier name
 
 
-def _exists(module: str) -> bool:
+def _may_define(module: str, name: str) -> bool:
+    """Return whether a module that is not loaded exists and mentions a name."""
     try:
-        return importlib.util.find_spec(module) is not None
+        spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):  # a package above it does not exist
         return False
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return spec is not None
+    return re.search(rf"\b{name}\b", Path(spec.origin).read_text(errors="replace")) is not None
 
 
 def module_name(module: str) -> str:
@@ -273,7 +277,7 @@ def module_name(module: str) -> str:
     if last == "__main__" and spec is not None:
         name = str(spec.name)
     else:
-        name = f"{package}.{PurePath(file).stem if file else last}".lstrip(".")
+        name = f"{package}.{Path(file).stem if file else last}".lstrip(".")
     return name.removesuffix(".__main__")
 
 
