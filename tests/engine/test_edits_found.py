@@ -21,6 +21,10 @@ def flow():
 """
 DEFAULTS = "class C:\n    lr = 1\nCFG = {}\ncfg = C()\nOTHER = [1]\n"
 CLASS = "from dataclasses import dataclass\nimport other\n@dataclass\nclass Config:\n    epochs: int = 2\n"
+ROW = "import dataclasses\nclass Base:\n    pass\n@dataclasses.dataclass\nclass Row(Base):\n    a: int = 1\n    b: int = 2\ndef f(r):\n    return [str(r), *dataclasses.astuple(r)]\n"
+TEXT = "\n    def __str__(self): return 'row'\n"
+MODEL = "import pydantic, typing\ndef cents(v): return f'{v}c'\nMoney = typing.Annotated[int, pydantic.PlainSerializer(cents)]\nclass Event(pydantic.BaseModel):\n    card_id: str = '4'\n    price: {type} = 5\ndef f(e):\n    return e.model_dump_json(by_alias=True)\n"
+EVENT = MODEL.replace("{type}", "int")
 OTHER = "def area(self):\n    return self.epochs * 3\ndef plain(g):\n    def inner(*a):\n        return g(*a)\n    return inner\n"
 
 EDITS = {  # the body, what is edited and how, the argument, other files
@@ -31,6 +35,21 @@ EDITS = {  # the body, what is edited and how, the argument, other files
     "a class variable of a data class": ("import typing\n" + CLASS + "    W: typing.ClassVar[int] = 3\ndef f(c):\n    return c.W\n", "= 3", "= 4", "Config()", {"other.py": ""}),
     "a borrowed method": (CLASS + "    area = other.area\ndef f(c):\n    return c.area()\n", "* 3", "* 4", "Config()", {"other.py": OTHER}),
     "a method in a wrapper of another module": (CLASS + "    @other.plain\n    def area(self):\n        return 3\ndef f(c):\n    return c.area()\n", "return 3\ndef", "return 4\ndef", "Config()", {"other.py": OTHER}),
+    "the first method of a data class": (ROW, "b: int = 2\n", "b: int = 2" + TEXT, "Row()", {}),
+    "the last method of a data class": (ROW.replace("b: int = 2\n", "b: int = 2" + TEXT), TEXT, "\n", "Row()", {}),
+    "the first method of a base": (ROW, "\n    pass\n", TEXT, "Row()", {}),
+    "a new base with a method": (ROW.replace("(Base)", "").replace("\n    pass\n", TEXT), "Row:", "Row(Base):", "Row()", {}),
+    "the first method in a list": (ROW.replace("f(r)", "f(rs)").replace("    return", "    r = rs[0]\n    return"), "b: int = 2\n", "b: int = 2" + TEXT, "[Row()]", {}),
+    "the first method of an enum": ("import enum\nclass Size(enum.Enum):\n    S = 1\ndef f(s):\n    return str(s)\n", "S = 1\n", "S = 1" + TEXT, "Size.S", {}),
+    "the first method of a subclass of list": ("class Rows(list):\n    pass\ndef f(rows):\n    return str(rows)\n", "\n    pass\n", TEXT, "Rows([1])", {}),
+    "the order of fields": (ROW, "    a: int = 1\n    b: int = 2\n", "    b: int = 2\n    a: int = 1\n", "Row()", {}),
+    "an option of a field": (ROW, "b: int = 2", "b: int = dataclasses.field(default=2, repr=False)", "Row()", {}),
+    "an option of a data class": (ROW.replace("str(r)", "str(r.__lt__(r))"), "dataclass\n", "dataclass(order=True)\n", "Row()", {}),
+    "a field left out by its model": (EVENT, "= '4'", "= pydantic.Field(default='4', exclude=True)", "Event()", {}),
+    "the settings of a model": (EVENT, "    price", "    model_config = pydantic.ConfigDict(alias_generator=str.upper)\n    price", "Event()", {}),
+    "a serializer of a field": (MODEL.replace("{type}", "typing.Annotated[int, pydantic.PlainSerializer(cents)]"), "{v}c", "{v} EUR", "Event()", {}),
+    "a serializer of a named type": (MODEL.replace("{type}", "'Money | None'"), "{v}c", "{v} EUR", "Event()", {}),
+    "a serializer in another module": (EVENT.replace("import pydantic", "import other, pydantic").replace("price: int", "price: list[other.Money]").replace("= 5", "= [5]"), "{v}c", "{v} EUR", "Event()", {"other.py": MODEL.partition("class")[0]}),
     "an item of an imported dictionary": ("from other import CFG\nCFG['lr'] = 3\ndef f(x):\n    return x * CFG['lr']\n", "= 3", "= 4", "10", {"other.py": DEFAULTS}),
     "an item by its module": ("import other\nother.CFG['lr'] = 3\ndef f(x):\n    return x * other.CFG['lr']\n", "= 3", "= 4", "10", {"other.py": DEFAULTS}),
     "a method of an imported dictionary": ("from other import CFG\nCFG.update(lr=3)\ndef f(x):\n    return x * CFG['lr']\n", "=3", "=4", "10", {"other.py": DEFAULTS}),
@@ -46,6 +65,14 @@ HARMLESS = {
     "what a try prints": ("try:\n    import json as codec\n    print('json')\nexcept ImportError:\n    codec = None\ndef f(x):\n    return codec.dumps(x)\n", "'json'", "'plain json'", "10", {}),
     "a call that gets a constant": ("import os\nfrom pathlib import Path\nOUT = Path('out')\nos.makedirs(OUT, exist_ok=True)\ndef f(x):\n    return OUT.name\n", "exist_ok=True", "mode=0o700, exist_ok=True", "10", {}),
     "the default of a field": (CLASS + "def f(c):\n    return c.epochs\n", "epochs: int = 2", "epochs: int = 9", "Config(5)", {"other.py": ""}),
+    "the default of a described field": (ROW.replace("b: int = 2", "b: int = dataclasses.field(default=2)"), "default=2", "default=3", "Row(b=5)", {}),
+    "a new default": (ROW.replace(" = 1", "").replace(" = 2", ""), "b: int", "b: int = 3", "Row(1, 5)", {}),
+    "a default that is made": (ROW.replace("b: int = 2", "b: dict = dataclasses.field(default_factory=lambda: dict(x=2))"), "x=2", "x=3", "Row(b=5)", {}),
+    "a default with keywords": (ROW.replace("class Base", "from fractions import Fraction\nclass Base").replace("b: int = 2", "b: object = Fraction(numerator=2)"), "numerator=2", "numerator=3", "Row(b=5)", {}),
+    "a default of the class of a field": (ROW.replace("@", "@dataclasses.dataclass\nclass Part:\n    n: int = 1\n@").replace("b: int = 2", "b: Part | None = None"), "n: int = 1", "n: int = 2", "Row()", {}),
+    "a default beside a type variable": (ROW.replace("class Base", "import typing\nT = typing.TypeVar('T')\nclass Base").replace("b: int", "b: list[T]"), "= 2", "= 3", "Row(b=5)", {}),
+    "a default of a model": (EVENT, "= '4'", "= '5'", "Event(card_id='6')", {}),
+    "another member of an enum": ("import enum\nclass Size(enum.Enum):\n    S = 1\ndef f(s):\n    return str(s)\n", "S = 1\n", "S = 1\n    M = 2\n", "Size.S", {}),
     "a comment in a module beside one for another Python": ("try:\n    import new\nexcept SyntaxError:\n    pass\ndef f(x):\n    return x\n", "def f", "# f\ndef f", "10", {"new.py": "def g(: pass\n"}),
     "a main block": ("import other\nH = [1]\ndef f(x):\n    return H, other.OTHER\nif __name__ == '__main__':\n    other.show(H, 3)\n", ", 3", ", 4", "10", {"other.py": DEFAULTS}),
     "what is only printed": ("H = [1]\ndef f(x):\n    return H\nprint('a', H)\n", "'a'", "'b'", "10", {}),

@@ -190,7 +190,7 @@ class _Walk:
             found: list[tuple[Source, str]] = []
             for dotted in used:
                 head, *rest = dotted.split(".")
-                found += self._resolve(source, head, rest)
+                found += self.resolve(source, head, rest)
             for target in imports:
                 found += self._resolve_import(target.attribute or target.module, target, [])
             self._waiting += reversed(found)
@@ -202,7 +202,7 @@ class _Walk:
         listed = [f"{name}: {text}" for name in sorted(by_name) for text in by_name[name]]
         return [*(",".join(map(_without_line, names)) for _, names in entered), *listed] if listed else []
 
-    def _resolve(self, source: Source, head: str, rest: list[str]) -> list[tuple[Source, str]]:
+    def resolve(self, source: Source, head: str, rest: list[str]) -> list[tuple[Source, str]]:
         """Return the definitions that a name and its attributes refer to in a module."""
         if not source.has(head):
             return self._resolve_unbound(source, head, rest)
@@ -230,7 +230,7 @@ class _Walk:
         while path:
             # `from . import rules` in a package binds its own module.
             if source.has(path[0]) and syntax.Import(name, path[0]) not in source.imports.get(path[0], ()):
-                return self._resolve(source, path[0], path[1:])
+                return self.resolve(source, path[0], path[1:])
             below = find_source(f"{name}.{path[0]}", self._root)
             if below is None:
                 found = self._resolve_unbound(source, path[0], path[1:])
@@ -244,7 +244,7 @@ class _Walk:
         for star in source.stars:
             other = find_source(star, self._root)
             if other is not None and (other.has(head) or other.stars) and other is not source:
-                found += self._resolve(other, head, rest)
+                found += self.resolve(other, head, rest)
         if not found and head in source.scope and not Path(source.file).is_file():
             value = source.scope[head]
             if isinstance(value, FunctionType | type):
@@ -258,7 +258,7 @@ class _Walk:
         self._seen.add((source.file,))
         found = [(source, name) for name in sorted(source.definitions) if name[:1] != _CHANGED]
         for name in sorted(source.imports):
-            found += self._resolve(source, name, [])
+            found += self.resolve(source, name, [])
         return found
 
 
@@ -335,7 +335,7 @@ def _locate_own(part: FunctionType | type) -> tuple[Source | None, tuple[str, ..
 
 
 def has_only_fields(kind: type, fields: Iterable[str]) -> bool:
-    """Return whether a class and its bases define nothing but fields, as far as they are source of the project.
+    """Return whether a class and its bases only declare fields, as far as they are source of the project.
 
     Args:
         kind: the class.
@@ -343,10 +343,31 @@ def has_only_fields(kind: type, fields: Iterable[str]) -> bool:
     """
     for each in kind.__mro__:
         source, names = _locate(each)
-        for statement in (nodes[-1] for name in names for nodes in source.definitions[name]) if source else ():
-            if not syntax.is_only_fields(statement, each.__name__, {*fields}):
-                return False
+        if source is None:
+            continue
+        statements = [nodes[-1] for name in names for nodes in source.definitions[name]]
+        if not all(syntax.is_only_fields(statement, each.__name__, {*fields}) for statement in statements):
+            return False
+        walk = _Walk()
+        walk.enter(source, names)
+        if any(_names_metadata(walk, source, syntax.find_annotations(found, each.__name__)) for found in statements):
+            return False
     return True
+
+
+def _names_metadata(walk: _Walk, source: Source, annotations: list[ast.AST]) -> bool:
+    """Return whether `Annotated` is in annotations, or in what the project assigns to a name of them."""
+    waiting = [(source, each) for each in annotations]
+    while waiting:
+        source, node = waiting.pop()
+        for dotted in source.find_used_names((node,))[0]:
+            head, *rest = dotted.split(".")
+            if dotted.rpartition(".")[2] == "Annotated":
+                return True
+            for other, name in walk.resolve(source, head, rest):
+                values = (getattr(nodes[-1], "value", None) for nodes in other.definitions[name])
+                waiting += [(other, value) for value in values if value is not None]
+    return False
 
 
 # --- the project -----------------------------------------------------------------------------------------------------

@@ -22,8 +22,12 @@ _DEFINITIONS = (*FUNCTIONS, ast.ClassDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _CALLABLES = {*FUNCTIONS, ast.Lambda}
 _EXTENDING = {"add", "append", "appendleft", "extend", "insert", "setdefault", "update"}
-_SETTINGS = {"__slots__", "model_config"}
-"""Names that a class of nothing but fields may assign."""
+_SPECIFIERS = {"Field", "attrib", "field", "ib"}
+"""The functions that describe a field: of dataclasses, attrs and pydantic."""
+_DEFAULTS = {"default", "default_factory", "factory"}
+"""Their keywords that only matter when a value is made."""
+_MAKING = {"frozen", "init", "kw_only", "slots"}
+"""The keywords of a class or its decorator that change nothing that a value shows."""
 _PLACES = {ast.Attribute, ast.Subscript}
 _PATTERNS = {ast.ExceptHandler, ast.MatchAs, ast.MatchStar}
 _IMPORTS = {ast.Import, ast.ImportFrom}
@@ -263,21 +267,51 @@ def find_set_names(function: Function) -> tuple[set[str], set[str]]:
 
 
 def is_only_fields(statement: ast.AST, name: str, fields: set[str]) -> bool:
-    """Return whether a statement defines nothing but fields in a class of this name, and sets no attribute of it."""
+    """Return whether a statement only declares fields in a class of this name, and sets no attribute of it.
+
+    Settings of the class or of a field are more, as they may change what its values show: `Field(exclude=True)`.
+    """
     if isinstance(statement, ast.Assign):
         return not any(isinstance(target, ast.Attribute) for target in statement.targets)
-    classes = [each for each in ast.walk(statement) if isinstance(each, ast.ClassDef) and each.name == name]
-    return all(_is_field(each, fields | _SETTINGS) for found in classes for each in found.body)
+    return all(
+        _has_only_keywords(_MAKING, [found, *found.decorator_list])
+        and all(_is_field(each, {*fields, "__slots__"}) for each in found.body)
+        for found in _find_classes(statement, name)
+    )
+
+
+def find_annotations(statement: ast.AST, name: str) -> list[ast.AST]:
+    """Return the annotations in the classes of this name, as statements without a default."""
+    return [
+        ast.AnnAssign(ast.Name("_", ast.Store()), each.annotation, None, 1)
+        for found in _find_classes(statement, name)
+        for each in found.body
+        if isinstance(each, ast.AnnAssign)
+    ]
+
+
+def _find_classes(statement: ast.AST, name: str) -> list[ast.ClassDef]:
+    return [each for each in ast.walk(statement) if isinstance(each, ast.ClassDef) and each.name == name]
 
 
 def _is_field(statement: ast.stmt, fields: set[str]) -> bool:
     if isinstance(statement, ast.Expr):
         return isinstance(statement.value, ast.Constant)  # a docstring
     if isinstance(statement, ast.AnnAssign):
-        return statement.value is None or _is_any_of(fields, [statement.target])
+        return statement.value is None or (_is_any_of(fields, [statement.target]) and _is_default(statement.value))
     if isinstance(statement, ast.Assign):
-        return all(_is_any_of(fields, [target]) for target in statement.targets)
+        return all(_is_any_of(fields, [target]) for target in statement.targets) and _is_default(statement.value)
     return isinstance(statement, ast.Pass)
+
+
+def _is_default(value: ast.expr) -> bool:
+    if not isinstance(value, ast.Call) or read_dotted_name(value.func).rpartition(".")[2] not in _SPECIFIERS:
+        return True
+    return _has_only_keywords(_DEFAULTS, [value])
+
+
+def _has_only_keywords(names: set[str], nodes: Iterable[ast.AST]) -> bool:
+    return all(keyword.arg in names for node in nodes for keyword in getattr(node, "keywords", ()))
 
 
 def _is_any_of(names: set[str], nodes: Iterable[ast.expr]) -> bool:

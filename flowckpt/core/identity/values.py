@@ -16,8 +16,8 @@ module, because moved code is the same code; the fields are those that the class
 class are what pickle would save.
 
 The state of any other object of the program or of a package (a client, a model) is not compared: it may hold the time
-of its start, and change with each call. Its class counts. So do functions, and the class of a value if it defines more
-than fields (methods, constants): a form may be `V`, `V.C`, `V?` or `V.C?`, where `V` is the digest of what can be
+of its start, and change with each call. Its class counts. So do functions, and the class of a value (if it only declares
+fields, by their names in their order): a form may be `V`, `V.C`, `V?` or `V.C?`, where `V` is the digest of what can be
 compared, `C` that of the code, and `?` says that the state of an object is left out. A value that the called function
 holds has a `~` before its form.
 """
@@ -213,8 +213,8 @@ class ValueTree:
             self.codes.add(code)
 
     def _note_class(self, kind: type) -> None:
-        """Note the code of the class of a value, unless the class is only its fields."""
-        if self._opens_objects and (code := _code_beyond_fields(kind)):
+        """Note the code of the class of a value."""
+        if self._opens_objects and (code := _code_of_class(kind)):
             self.codes.add(code)
 
     def _of_other(self, value: Any, kind: type, depth: int) -> Json:
@@ -299,10 +299,16 @@ def _is_value(value: Any, kind: Any, *, is_part: bool) -> bool:
 
 
 @cached_per_function
-def _code_beyond_fields(kind: type) -> str:
-    """Return the fingerprint of a class if it, or a base, defines more than fields: methods, constants; else an empty text."""
-    code = step_fingerprint(kind)
-    return code if code and not has_only_fields(kind, _field_names(kind)) else ""
+def _code_of_class(kind: type) -> str:
+    """Return the identity of the code of a class: its fingerprint if it, or a base, defines more than fields.
+
+    Of a class of nothing but fields, their order counts, but no default; of an enum, not even its other members. The
+    source of any other class is unknown: an empty text.
+    """
+    code, names = step_fingerprint(kind), _field_names(kind)
+    if not code or not has_only_fields(kind, names):
+        return code
+    return " ".join([kind.__qualname__, *(() if issubclass(kind, enum.Enum) else names)])
 
 
 def _has_own_state(value: Any, kind: Any) -> bool:
