@@ -26,6 +26,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from flowckpt.core.identity.fingerprint import STEP_FORM
@@ -117,6 +118,10 @@ VALUES = {
     "Timestamp": (pd.Timestamp, "2026-01-01", "2026-01-02"),
     "Series": (pd.Series, [1, 2], [1, 3]),
     "DataFrame": (frame, 3, 4),
+    "DataFrame with another text": (lambda item: pd.DataFrame({"a": [item]}, dtype="str"), "north", "south"),
+    "DataFrame with another name": (lambda item: frame(2).rename(columns={"b": item}), "zone", "region"),
+    "table of Arrow": (lambda item: pa.table({"a": [item, None]}), "north", "south"),
+    "array of Arrow": (lambda item: pa.array(["x", item])[1:], "north", "south"),
     "DataFrame with another column": (lambda item: frame(2, c=[item, None]), "a", "b"),
     "partial": (lambda rate: functools.partial(twice, rate), 1, 2),
     "closure": (scaled, 1, 2),

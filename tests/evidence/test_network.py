@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import ipaddress
 import shutil
@@ -36,6 +37,26 @@ def allowing(base, server):
     return EvidenceVerifier(base, allow_network=[host], limits=Limits(network_seconds=60, body_bytes=10_000))
 
 
+def test_a_connection_that_is_lost_in_the_middle_of_a_response_tells_nothing(base):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer():
+            for text in (b'{"state": "do', b'{"state": "done"}'):
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 17\r\n\r\n" + text)
+
+        serving = threading.Thread(target=answer)
+        serving.start()
+        port = listening.getsockname()[1]
+        verifier = EvidenceVerifier(base, allow_network=[f"127.0.0.1:{port}"])
+        claim = api_response(f"http://127.0.0.1:{port}/", json={"state": "done"})
+        found = [asyncio.run(verifier.verify_evidence(claim)).status for _ in range(2)]
+        serving.join()
+    assert found == ["cannot_check", "verified"]
+
+
 @pytest.fixture
 def closed_port():
     with socket.socket() as taken:
@@ -53,10 +74,12 @@ def closed_port():
         ("/ok", {"status": 200}, "verified"),
         ("/ok", {"status": 201}, "failed"),
         ("/error", {"status": 500}, "verified"),
-        ("/error", {}, "failed"),
+        ("/error", {}, "cannot_check"),  # an overloaded server says nothing of the payment
+        ("/error", {"status": 200}, "cannot_check"),
+        ("/error", {"json": {"a": 1}}, "cannot_check"),
         ("/missing", {"status": 200}, "failed"),
         ("/moved", {"status": 302, "headers": {"location": "/ok"}}, "verified"),
-        ("/moved", {"status": 200}, "failed"),  # not followed
+        ("/moved", {"status": 200}, "cannot_check"),  # not followed
         ("/ok", {"headers": {"x-build": "42"}}, "verified"),
         ("/ok", {"headers": {"X-BUILD": "43"}}, "failed"),
         ("/ok", {"headers": {"X-None": "1"}}, "failed"),

@@ -247,6 +247,8 @@ class ValueTree:
     def _saved_parts(self, value: Any, kind: type) -> Sequence[Any]:
         if isinstance(value, KeysView | ValuesView | ItemsView):
             return [*value]
+        if (stream := _arrow_stream(value, kind)) is not None:
+            return [stream]
         if isinstance(value, BaseException):  # libraries for tracebacks change what pickle saves
             return [value.args, vars(value)]
         reduce = copyreg.dispatch_table.get(kind)
@@ -274,7 +276,7 @@ class ValueTree:
         return [self.of(value, depth + 1) for value in values]
 
 
-_VALUES = frozenset({"numpy", "pandas", "polars"})
+_VALUES = frozenset({"numpy", "pandas", "polars", "pyarrow"})
 
 
 def _is_value(value: Any, kind: Any, *, is_part: bool) -> bool:
@@ -296,6 +298,26 @@ def _is_value(value: Any, kind: Any, *, is_part: bool) -> bool:
     if not is_known or top == "os":  # `os.environ` differs in each process
         return False
     return not _compares_by_identity(kind) or hasattr(kind, "__next__") or not _has_own_state(value, kind)
+
+
+def _arrow_stream(value: Any, kind: type) -> bytes | None:
+    """Return an array or a table of pyarrow in Arrow's own format, which does not depend on chunks; None of anything else."""
+    arrow: Any = sys.modules.get("pyarrow") if kind.__module__.partition(".")[0] == "pyarrow" else None
+    if arrow is None:
+        return None
+    if isinstance(value, arrow.Array):
+        value = arrow.chunked_array([value])
+    if isinstance(value, arrow.ChunkedArray):
+        value = arrow.table({"": value})
+    if isinstance(value, arrow.RecordBatch):
+        value = arrow.Table.from_batches([value])
+    if not isinstance(value, arrow.Table):
+        return None
+    stream = arrow.BufferOutputStream()
+    with arrow.ipc.new_stream(stream, value.schema) as writer:
+        writer.write_table(value.combine_chunks())
+    content: bytes = stream.getvalue().to_pybytes()
+    return content
 
 
 @cached_per_function

@@ -133,6 +133,10 @@ class ApiResponse(Check):
             if isinstance(error, TimeoutError):
                 raise
             raise UncheckableClaimError(f"{format_url(url)} cannot be reached: {error.strerror or error}") from error
+        if answer.status != status and _says_nothing(answer.status):
+            raise UncheckableClaimError(
+                f"{format_url(url)} answers with status {answer.status}, which tells nothing about it"
+            )
         details = [*_compare_status(status, answer.status), *_compare_headers(headers, answer)]
         if values and not details:
             details += _compare_json(values, places, body, claim)
@@ -181,9 +185,19 @@ def _read_body(answer: http.client.HTTPResponse, limit: int) -> bytes:
     if answer.getheader("Content-Encoding", "identity").lower() != "identity":
         raise UncheckableClaimError("the response is compressed, although the request asked for an uncompressed one")
     body = answer.read(limit + 1)
+    if answer.length and len(body) <= limit:
+        raise UncheckableClaimError("the connection was lost in the middle of the response")
     if len(body) > limit:
         raise RefusedClaimError(f"the response is longer than {limit} bytes", remedy="Raise Limits.body_bytes.")
     return body
+
+
+def _says_nothing(status: int) -> bool:
+    """Return whether a response tells nothing about what it was asked for (RFC 9110, 15).
+
+    It leads elsewhere, lacks credentials, was refused for now, or the server, or a proxy before it, has failed.
+    """
+    return status in (401, 403, 407, 408, 425, 429) or status // 100 in (3, 5)
 
 
 def _compare_status(wanted: int | None, found: int) -> list[str]:
