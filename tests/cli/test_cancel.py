@@ -214,6 +214,28 @@ def test_a_cancelled_run_can_be_resumed_and_is_not_cancelled_again(trips):
     assert trips.log() == [*UNDONE, "book hotel", "book flight", "last"]
 
 
+@pytest.mark.parametrize("options", [[], ["--no-rollback"]], ids=["", "without its program"])
+def test_a_failed_run_that_was_cancelled_runs_its_failed_step_again(flowckpt, tmp_path, options):
+    program = """
+from pathlib import Path
+from flowckpt import step, workflow
+
+def load():
+    return Path("rows").read_text()
+
+@workflow
+def loading():
+    yield step("begin").python(int).checkpoint()
+    return (yield step("load").python(load).checkpoint())
+"""
+    (tmp_path / "loading.py").write_text(program)
+    flowckpt("run", "loading.py", "--id", "one").expect(1)
+    flowckpt("cancel", "one", *options).expect(0)
+    (tmp_path / "rows").write_text("three")
+    assert "load" in flowckpt("plan", "one").expect(0).out
+    assert flowckpt("resume", "one", "--json").expect(0).document["output"] == "three"
+
+
 def test_of_two_runs_of_a_process_only_the_one_that_is_meant_is_cancelled(trips):
     (trips.directory / "app.py").write_text(TWO)
     owner = subprocess.Popen(

@@ -20,6 +20,7 @@ from flowckpt.core.system.process import ProcessIdentity, current_process, is_al
 from flowckpt.engine.rules.crash_loop import KEY, CrashCount, crash_count_of, limit_of
 from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.rules.paths import (
+    FAILED_AT,
     ROLLBACK,
     find_handled_failure,
     find_path,
@@ -446,9 +447,10 @@ def _find_cut(
         for result in filter(is_answer, view):
             reason = Reason(ReasonKind.EVIDENCE, "it was imported, and its answer may be forged")
             _cut_from(cut, view, result.path, reason, takes_nested=False)
-    if latest.status is Status.FAILED and latest.error is not None and latest.error.path:
+    failed = latest.error.path if latest.status is Status.FAILED and latest.error is not None else ""
+    if failed := failed or latest.metadata.get(FAILED_AT, ""):
         reason = Reason(ReasonKind.FAILED, "it failed, and that ended the run")
-        direct = (path for path in root_failures(view, latest.error.path) if find_handled_failure(view, path) is None)
+        direct = (path for path in root_failures(view, failed) if find_handled_failure(view, path) is None)
         for path in direct:
             _cut_from(cut, view, path, reason, takes_nested=False)
     for path in sorted(undone):

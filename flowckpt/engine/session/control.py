@@ -20,7 +20,7 @@ from flowckpt.engine.rules.paths import ROLLBACK, find_not_yielded, step_of
 from flowckpt.engine.run.inbox import change_tags, make_cancel_request, remove_cancel_requests
 from flowckpt.engine.run.lease import find_live_interrupts, hold_lease, require_run, save_after
 from flowckpt.engine.run.resumption import count_crashes, read_started_steps
-from flowckpt.engine.undo.compensate import check_cancel, drop_unfinished
+from flowckpt.engine.undo.compensate import check_cancel, drop_unfinished, note_failed_step
 from flowckpt.errors import InputError, RequestPendingError, RunLockedError
 from flowckpt.execution.interrupts import CANCEL_SIGNALS
 from flowckpt.stores.base import Ability, StoreBase
@@ -114,7 +114,7 @@ async def _save_as_cancelled(store: StoreBase, clock: Clock, workflow_id: str) -
             reason=Reason.CANCELLED,
             status=Status.CANCELLED,
             evidence=(),
-            metadata=drop_unfinished(latest.metadata),
+            metadata=note_failed_step(drop_unfinished(latest.metadata), latest),
             output=None,
             error=None,
         )

@@ -42,7 +42,7 @@ from flowckpt.core.system.functions import versions_of
 from flowckpt.engine import dry, session, undo
 from flowckpt.engine.rules.crash_loop import CrashCount, limit_of
 from flowckpt.engine.rules.judge import Judge, keep_partial
-from flowckpt.engine.rules.paths import UNFINISHED
+from flowckpt.engine.rules.paths import FAILED_AT, UNFINISHED
 from flowckpt.engine.rules.reasons import LIMITS, ResumePolicy, ReuseMode
 from flowckpt.engine.run.checkpointer import Checkpointer, RunFacts, SavePolicy
 from flowckpt.engine.run.context import LOOK_NS, RunContext
@@ -514,6 +514,7 @@ class Session:
         metadata = add_decisions(metadata, policy, self._ports.world.clock.now()) if policy.settled else metadata
         metadata = self._options.add_to_metadata(resumption.superseded.add_to_metadata(metadata))
         metadata.pop(STOPPED, None)
+        metadata.pop(FAILED_AT, None)
         if latest.status is Status.CANCELLED or latest.reason is Reason.MANUAL:
             metadata[ENDED] = {"attempt": latest.attempt, "at": encode_time(latest.saved_at)}
         if generation.KEY in metadata:
@@ -544,6 +545,8 @@ class Session:
         # A cancel decides how the run ends before it undoes anything; if nothing more can be undone, the run has ended.
         is_new = self.is_cancel or not options.rolls_back
         metadata = undo.compensate.drop_unfinished(latest.metadata) if is_new else latest.metadata
+        if self.is_cancel:
+            metadata = undo.compensate.note_failed_step(metadata, latest)
         metadata = crash_count.add_to_metadata(
             options.add_to_metadata(metadata), results=len(latest.step_results), partial=latest.partial
         )

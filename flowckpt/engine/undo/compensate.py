@@ -31,7 +31,14 @@ from flowckpt.core.replay import Answer, Crash, DroppedResults, Enter, Execute, 
 from flowckpt.core.replay.replay import is_another
 from flowckpt.engine.dry.recorded_drive import DryResponder
 from flowckpt.engine.rules import reasons as rules
-from flowckpt.engine.rules.paths import ROLLBACK, UNFINISHED, find_left_to_undo, find_not_yielded, undone_paths
+from flowckpt.engine.rules.paths import (
+    FAILED_AT,
+    ROLLBACK,
+    UNFINISHED,
+    find_left_to_undo,
+    find_not_yielded,
+    undone_paths,
+)
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.resumption import check_workflow_name
@@ -127,6 +134,12 @@ async def roll_back(run: RunContext, end: UnfinishedRollback) -> tuple[StepFaile
     failures = [failure for result in todo if (failure := await undo_step(run, result)) is not None]
     checkpointer.metadata = drop_unfinished(checkpointer.metadata)
     return tuple(failures)
+
+
+def note_failed_step(metadata: Mapping[str, Any], latest: CheckpointData) -> Mapping[str, Any]:
+    """Return the metadata of a run that is cancelled, with the step whose failure had ended it before, if one did."""
+    path = "" if latest.error is None else latest.error.path
+    return {**metadata, FAILED_AT: path} if path else metadata
 
 
 def drop_unfinished(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
