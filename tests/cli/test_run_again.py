@@ -142,6 +142,9 @@ def test_from_python():
     [
         (lambda: {"tags": {"team": "data"}}, r"options=\{.*\} \(dict\) are not RunOptions"),
         (lambda: RunOptions(tags={"team": 1}), r"tags=\{'team': 1\} does not map text to text"),
+        (lambda: RunOptions(done=["pay"]), r"done=\['pay'\] is not a dictionary.*done=\{'pay': \.\.\.\}"),
+        (lambda: RunOptions(executors=["process"]), r"executors=\['process'\] is not a dictionary"),
+        (lambda: RunOptions(allow_network="localhost:80"), r"is a text, not a list.*allow_network=\['localhost:80'\]"),
         (lambda: RunOptions(tags=["team"]), r"tags=\['team'\] does not map text to text"),
     ],
 )

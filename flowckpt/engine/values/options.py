@@ -106,7 +106,16 @@ def _parse_stay(value: object) -> float | None:
 def _check_paths(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if isinstance(value, str):
         name = attribute.name
-        raise _option_error(name, value, "is a text, not a list of paths", f"Write {name}=[{value!r:.80}].")
+        raise _option_error(name, value, "is a text, not a list", f"Write {name}=[{value!r:.80}].")
+
+
+def _check_mapping(example: str) -> Callable[[object, attrs.Attribute[Any], object], None]:
+    def check(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if not isinstance(value, Mapping):
+            name = attribute.name
+            raise _option_error(name, value, "is not a dictionary", f"Write {name}={example}.")
+
+    return check
 
 
 def _check_tags(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -239,14 +248,14 @@ class RunOptions(FieldEquality):
     verify: str | None = attrs.field(default=None, converter=_verify)
     from_step: str | None = None
     force: bool = False
-    done: Mapping[str, Any] = attrs.field(factory=dict)
+    done: Mapping[str, Any] = attrs.field(factory=dict, validator=_check_mapping("{'pay': ...}"))
     not_done: Sequence[str] = attrs.field(default=(), validator=_check_paths)
     settled_by: str = ""
     comment: str = ""
-    allow_network: Sequence[str] = ()
+    allow_network: Sequence[str] = attrs.field(default=(), validator=_check_paths)
     retry_budget: int | None = attrs.field(default=None, validator=_check_limit)
     max_crashes: int | None = attrs.field(default=None, validator=_check_limit)
-    executors: Mapping[str, str] = attrs.field(factory=dict)
+    executors: Mapping[str, str] = attrs.field(factory=dict, validator=_check_mapping("{'default': 'process:8'}"))
     rolls_back: bool = True
     stay: float | None = attrs.field(default=None, converter=_parse_stay)
     if_attempt: int | None = None
