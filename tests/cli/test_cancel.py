@@ -208,7 +208,8 @@ def test_an_owner_whose_run_was_taken_over_names_the_new_owner_and_advises_no_re
 def test_a_cancelled_run_can_be_resumed_and_is_not_cancelled_again(trips):
     (trips.directory / "die").touch()
     trips("run", "trip.py:trip", "--id", "one").expect(-signal.SIGKILL)
-    trips("cancel", "one").expect(0)
+    cancelled = trips("cancel", "one").expect(0)
+    assert "step last had started and has no recorded end, so it was not undone" in cancelled.err
     (trips.directory / "die").unlink()
     trips("resume", "one").expect(0)
     assert trips.log() == [*UNDONE, "book hotel", "book flight", "last"]

@@ -5,7 +5,7 @@ If the run is live, its owner is asked to act. A run without an owner is taken f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -91,13 +91,14 @@ async def cancel_run(
             return _describe_cancel(workflow_id, was, before, after)
         check_cancel(workflow_id, after)  # refuses a run that has completed meanwhile
         was = after.status
+    started: tuple[str, ...] = ()
     if was is Status.RUNNING:
-        was = Status.CRASHED
+        was, started = Status.CRASHED, await read_started_steps(store, workflow_id, before)
     if undo is not None:
         await undo().result()
         await remove_cancel_requests(store, workflow_id)
-        return _describe_cancel(workflow_id, was, before, await _load_latest(store, workflow_id))
-    return _describe_cancel(workflow_id, was, before, await _save_as_cancelled(store, clock, workflow_id))
+        return _describe_cancel(workflow_id, was, before, await _load_latest(store, workflow_id), started)
+    return _describe_cancel(workflow_id, was, before, await _save_as_cancelled(store, clock, workflow_id), started)
 
 
 async def _save_as_cancelled(store: StoreBase, clock: Clock, workflow_id: str) -> CheckpointData:
@@ -122,13 +123,25 @@ async def _save_as_cancelled(store: StoreBase, clock: Clock, workflow_id: str) -
     return data
 
 
-def _describe_cancel(workflow_id: str, was: Status, before: CheckpointData, after: CheckpointData) -> Cancelled:
-    """Return what a cancel has undone: the rollback results appended between two checkpoints."""
+def _describe_cancel(
+    workflow_id: str, was: Status, before: CheckpointData, after: CheckpointData, started: Sequence[str] = ()
+) -> Cancelled:
+    """Return what a cancel has undone: the rollback results appended between two checkpoints.
+
+    Args:
+        workflow_id: the run.
+        was: its previous status.
+        before: its newest checkpoint before the cancel.
+        after: that after the cancel.
+        started: the steps that a crashed attempt had started after its last checkpoint.
+    """
     added = [each for each in after.step_results[len(before.step_results) :] if each.step_type == ROLLBACK]
     undone = tuple(step_of(each.path) for each in added if each.success)
     not_undone = tuple(step_of(each.path) for each in added if not each.success)
-    in_doubt = tuple(path for path in after.in_flight if path in before.in_flight)  # others were stopped by the cancel
-    return Cancelled(workflow_id, was, undone, not_undone, in_doubt, after.attempt)
+    in_doubt = [path for path in after.in_flight if path in before.in_flight]  # others were stopped by the cancel
+    ended = {each.path for each in before.step_results}
+    in_doubt += [path for path in started if path not in ended and path not in in_doubt and step_of(path) == path]
+    return Cancelled(workflow_id, was, undone, not_undone, tuple(in_doubt), after.attempt)
 
 
 def _is_undo_missing(before: CheckpointData, after: CheckpointData) -> bool:
