@@ -14,7 +14,7 @@ import attrs
 
 from flowckpt import evidence  # imported lazily: the documents need the codec, claims alone do not
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
-from flowckpt.core.system.declared import module_name
+from flowckpt.core.system.declared import module_name, type_name
 from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.core.system.secret import HIDDEN
 from flowckpt.errors import EvidenceError
@@ -153,8 +153,26 @@ def _to_kind(value: object) -> EvidenceType | str:
 def _copy_facts(value: object) -> Any:
     if not isinstance(value, Mapping):
         raise EvidenceError(f"a claim's facts are a mapping, not {value!r:.80}", remedy="Write a dict.")
+    for key, item in value.items():
+        if type(item) not in _LEAVES:
+            _refuse_scalars(item, str(key))
     # A frozen claim must not change with the dict that it was created from.
     return {key: item if type(item) in _LEAVES else copy.deepcopy(item) for key, item in value.items()}
+
+
+def _refuse_scalars(value: object, place: str) -> None:
+    """Refuse scalars of numpy and pandas, which no record holds: it would be noticed only after the effect."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _refuse_scalars(item, f"{place}[{key!r:.80}]")
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            _refuse_scalars(item, f"{place}[{index}]")
+    elif type(value).__module__.partition(".")[0] in ("numpy", "pandas"):
+        raise EvidenceError(
+            f"a claim cannot be recorded: {place} is {value!r:.80} ({type_name(type(value))})",
+            remedy="Write int(x), float(x), str(x), x.tolist() or x.to_pydatetime().",
+        )
 
 
 _LEAVES = frozenset({str, int, float, bool, type(None), bytes})

@@ -98,6 +98,8 @@ def snapshot(directory):
         ({"source": Decimal(1)}, {}, "malformed"),
         ({"source": datetime.now(UTC)}, {}, "malformed"),
         ({"n": 2**63}, {}, "malformed"),
+        ({"source": "a.csv"}, {"n": datetime.now(UTC)}, "malformed"),
+        ({"source": "a.csv"}, {"n": [1]}, "malformed"),
         ({"n": float("nan")}, {}, "malformed"),
         ({"source": "\ud800"}, {}, "malformed"),
         ({1: "a"}, {}, "malformed"),

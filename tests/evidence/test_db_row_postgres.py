@@ -18,7 +18,16 @@ from multiprocessing import get_context
 import psycopg
 import pytest
 
-from flowckpt.evidence import Evidence, EvidenceError, EvidencePack, EvidenceType, EvidenceVerifier, Limits, db_row
+from flowckpt.evidence import (
+    Evidence,
+    EvidenceError,
+    EvidencePack,
+    EvidenceType,
+    EvidenceVerifier,
+    Limits,
+    Moment,
+    db_row,
+)
 from flowckpt.evidence.checks.base import MalformedClaimError, RefusedClaimError
 from flowckpt.evidence.databases import postgres_url
 from tests.ports import free_port
@@ -392,6 +401,18 @@ async def test_a_locked_table_is_not_waited_for_long(base, server, shop):
         writer.execute("LOCK TABLE loads IN ACCESS EXCLUSIVE MODE")
         verifier = EvidenceVerifier(base, limits=Limits(query_seconds=0.3))
         assert (await verifier.verify_evidence(claimed(shop, A, {"n": 10}))).status == "timed_out"
+
+
+async def test_while_another_session_writes_to_the_table_no_row_is_no_proof_for_a_step_in_doubt(server, shop, verifier):
+    claim = claimed(shop, {"source": "being written"}, {"n": 10})
+    with psycopg.connect(server.dsn(server.shop)) as writer:
+        writer.execute("INSERT INTO loads SELECT * FROM loads WHERE false")
+        assert (await verifier.verify_evidence(claim)).status == "failed"
+        verdict = await verifier.verify_evidence(claim, moment=Moment.IN_DOUBT)
+        assert (verdict.status, "another session is writing to 'loads'" in verdict.error) == ("cannot_check", True)
+        there = await verifier.verify_evidence(claimed(shop, A, {"n": 10}), moment=Moment.IN_DOUBT)
+        assert there.status == "verified", there.error
+    assert (await verifier.verify_evidence(claim, moment=Moment.IN_DOUBT)).status == "failed"
 
 
 async def test_a_cancelled_verification_leaves_nothing(base, server, shop):

@@ -14,6 +14,8 @@ import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from flowckpt.core.system.blocking import blocking_allowed
@@ -31,6 +33,7 @@ from flowckpt.evidence import (
     VerdictStatus,
     artifact_exists,
     command_exit,
+    db_row,
     file_sha256,
     predicate,
 )
@@ -424,6 +427,15 @@ def test_one_host_is_still_a_list(base):
 
 def test_the_table_of_kinds_is_the_list_of_kinds():
     assert set(table.TABLE) == {str(kind) for kind in EvidenceType}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.float64(1.5), np.int64(2), np.str_("x"), pd.Timestamp("2026-01-01"), [np.int64(1)], {"a": np.float32(1)}],
+)
+def test_a_value_that_cannot_be_recorded_is_refused_before_the_effect(value):
+    with pytest.raises(EvidenceError, match=r"a claim cannot be recorded: values\['amount'\]"):
+        db_row("a.db", "payments", {"order": 7}, {"amount": value})
 
 
 def test_writing_claims_imports_nothing_of_what_checks_them():

@@ -49,6 +49,7 @@ from flowckpt.evidence.claims import scrub
 from flowckpt.evidence.databases.postgres_url import PostgresUrl, check_allowed
 from flowckpt.evidence.documents import is_digest, matches_digest
 from flowckpt.evidence.network import resolve_name
+from flowckpt.evidence.report import Moment
 
 _INTEGERS = {"int2": 2**15, "int4": 2**31, "int8": 2**63}
 _FLOATS = frozenset({"float4", "float8"})
@@ -289,9 +290,10 @@ class Postgres:
         deadline = context.deadline_after(context.settings.limits.query_seconds)
         try:
             with closing(_connect(url, context, deadline)) as connection, _closed_at(deadline, connection):
+                is_written = context.settings.moment is Moment.IN_DOUBT and _is_written(connection, query.table)
                 columns, statement, values = _make_statement(connection, query, context, deadline)
                 with connection.cursor() as cursor, closing(_read_rows(cursor, statement, values, columns)) as rows:
-                    yield rows
+                    yield _refuse_none(rows, query.table) if is_written else rows
         except psycopg.Error as error:
             if deadline.is_over() or isinstance(error, psycopg.errors.QueryCanceled):
                 raise CheckTimeoutError(f"the query took longer than the limit of {deadline.seconds:g} s") from error
@@ -408,6 +410,32 @@ def _find_table(connection: _Connection, name: str) -> tuple[int, str, str]:
     if kind == "f":
         raise RefusedClaimError(f"{name!r:.80} is a foreign table: reading it would reach another server")
     return oid, schema, table
+
+
+_WRITERS = """
+SELECT FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_database d ON d.oid = l.database
+WHERE d.datname = current_database() AND l.relation = %s AND l.mode = 'RowExclusiveLock' AND l.granted LIMIT 1
+"""
+
+
+def _is_written(connection: _Connection, name: str) -> bool:
+    """Return whether another session writes to a table: the server may still execute the statement of a dead client."""
+    oid, *_ = _find_table(connection, name)
+    is_written = connection.execute(_WRITERS, [oid]).fetchone() is not None
+    connection.rollback()  # the rows are read in a later snapshot, which has what is committed meanwhile
+    return is_written
+
+
+def _refuse_none(rows: Iterator[tuple[Any, ...]], table: str) -> Iterator[tuple[Any, ...]]:
+    """Yield rows; without any, refuse to say that there are none."""
+    is_empty = True
+    for row in rows:
+        is_empty = False
+        yield row
+    if is_empty:
+        raise UncheckableClaimError(
+            f"no row matches, but another session is writing to {table!r:.80}, perhaps for a client that has died"
+        )
 
 
 def _quote(connection: _Connection, *names: str) -> str:

@@ -66,6 +66,7 @@ class Sqlite:
         """Compare strictly, but numbers by value: SQLite has no booleans, and stores 1.0 as 1 among integers."""
         if is_digest(wanted):
             return matches_digest(wanted, found)
+        _check_value("values", wanted)
         if isinstance(wanted, int | float) and isinstance(found, int | float):
             return wanted == found
         return type(wanted) is type(found) and bool(wanted == found)
