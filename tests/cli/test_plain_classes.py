@@ -296,3 +296,27 @@ def test_a_class_that_names_itself_inside_an_annotation_comes_back(tmp_path):
     assert resumed["steps"] == {"executed": 1, "restored": 5, "failed": 0}
     assert resumed["output"].count("Node(name='leaf', children=[])") == 2
     assert resumed["output"].count("Shelf(parts={})") == 1 and resumed["output"].count("Tree(") == 4
+
+
+@pytest.mark.parametrize("returns", [" -> Stat", ""], ids=["annotated", "not annotated"])
+def test_a_step_on_a_dask_cluster_of_this_machine_returns_one_as_it_does_here(flowckpt, tmp_path, returns):
+    (tmp_path / "stats.py").write_text(f"""
+from __future__ import annotations
+from dataclasses import dataclass
+from decimal import Decimal
+from flowckpt import step, workflow
+
+@dataclass(frozen=True)
+class Stat:
+    total: Decimal
+
+def extract(){returns}:
+    return Stat(Decimal("1.5"))
+
+@workflow
+def stats():
+    return (yield step("extract").python(extract).checkpoint())
+""")
+    here = flowckpt("run", "stats.py", "--json").expect(0).document
+    there = flowckpt("run", "stats.py", "--json", "--executor", "dask:local:1").expect(0).document
+    assert there["output"] == here["output"]

@@ -15,6 +15,7 @@ import os
 import queue
 import shutil
 import stat
+import sys
 import tempfile
 import threading
 import time
@@ -102,6 +103,8 @@ class DaskExecutor(Executor):
 
     def __init__(self, cluster: Any, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._target = cluster
+        # Workers on this machine have the files: a class sent by value would lack the names of its module. Cells have none.
+        self.imports_program = type(cluster) is int and hasattr(sys.modules["__main__"], "__file__")
         self._patience = patience_seconds
         self._lock = threading.Lock()
         self._client: Any = None
