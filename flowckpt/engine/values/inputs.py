@@ -292,7 +292,7 @@ def _refuse_mismatch(
     if bound.hash == recorded.hash:
         return
     read = _read_again(workflow, recorded.tree, reread)
-    if bound.hash != inputs_hash.digest(read):
+    if bound.hash != inputs_hash.digest(read) or recorded.hash != inputs_hash.digest(recorded.tree):
         has_same_names = recorded.tree.keys() == bound.tree.keys()
         raise InputMismatchError(
             expected_hash=recorded.hash,
