@@ -353,6 +353,10 @@ UNHURRIED: dict[str, Any] = {
     [Part("file", (), "loop"), Part("pure", (), "loop"), Part("reads", (0,), "loop"), Part("pure", (), "loop")],
     None, False, 3, [("edit", 0)], {"reuse": "inputs"}, None, False,
 ))  # fmt: skip
+@example((
+    [Part("pure", (), "loop"), Part("fails", (0,), "loop"), Part("pure", (), "loop")],
+    None, False, 1, [("constant", 0)], {"reuse": "inputs"}, None, False,
+))  # fmt: skip
 def test_a_resume_does_what_its_plan_said_and_ends_as_a_clean_run(drawn: Any) -> None:
     law(*drawn)
 

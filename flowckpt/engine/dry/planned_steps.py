@@ -414,5 +414,7 @@ class PlannedSteps(DryResponder):
         is_guarded = result.success and not GUARDED.isdisjoint(result.marks)
         if judge.is_forced(result.path) or not (is_guarded or judge.policy.reuse is ReuseMode.INPUTS):
             return False
-        kinds = (ReasonKind.ARGUMENTS,) if is_seen else (ReasonKind.ARGUMENTS, ReasonKind.CODE)
+        kinds = [ReasonKind.ARGUMENTS] if is_seen else [ReasonKind.ARGUMENTS, ReasonKind.CODE]
+        if judge.handled_after(result.path):
+            kinds.append(ReasonKind.HANDLED)
         return judge.policy.decide([Reason(kind, "") for kind in kinds], is_done=is_guarded) is OnStale.FAIL

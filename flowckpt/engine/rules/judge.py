@@ -239,7 +239,8 @@ class Judge:
     saved: dict[str, VerificationReport] = attrs.field(init=False, factory=dict)
 
     @functools.cached_property
-    def _handled_after(self) -> Callable[[str], str]:
+    def handled_after(self) -> Callable[[str], str]:
+        """Return a function from a step to a handled failure that its rerun would try again; empty for none."""
         history = () if self.policy.reruns_what_follows else self.history
         return make_handled_search(history, drops_what_follows=self.policy.reuse is ReuseMode.PREFIX)
 
@@ -278,7 +279,7 @@ class Judge:
             reasons += self._package_reasons(step, result)
         if self.is_forced(result.path):
             reasons += (Reason(ReasonKind.FORCED, "everything from this step on runs again"),)
-        if any(each.makes_stale for each in reasons) and (handled := self._handled_after(result.path)):
+        if any(each.makes_stale for each in reasons) and (handled := self.handled_after(result.path)):
             detail = (
                 f"a rerun would try {handled} again, whose failure the workflow handled; later steps are not undone"
             )
