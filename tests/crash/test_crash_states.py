@@ -116,7 +116,7 @@ def test_twenty_thousand_crash_states_of_generations_are_recovered(monkeypatch, 
 @pytest.mark.parametrize(("protections", "states"), [((), 600), (SEALED, 200)], ids=["plain", "sealed"])
 def test_every_state_of_a_second_crash_is_recovered(monkeypatch, protections, states):
     """What the first crash left is shown, or what its recovery was saving; after the save, only that."""
-    explore(monkeypatch, states // 4, deep_states=states, deep=0.03, protections=protections)
+    explore(monkeypatch, states // 4, deep_states=states, deep=0.1, protections=protections)
 
 
 @pytest.mark.soak
