@@ -85,6 +85,16 @@ def test_after_a_stop_in_an_earlier_step(booked, tmp_path, number):
     assert booked.log() == ["book hotel", "quote", "undo book hotel"]
 
 
+def test_when_a_live_resume_is_cancelled_in_an_earlier_step(booked, tmp_path):
+    (tmp_path / "slow").touch()
+    owner = booked.start("resume", "one")
+    booked.wait_for("quote")
+    (tmp_path / "slow").unlink()
+    assert "undone: hotel" in booked("cancel", "one").expect(0).out
+    owner.communicate()
+    assert booked.log() == ["book hotel", "quote", "undo book hotel"]
+
+
 def test_after_a_rollback_to_an_earlier_checkpoint(booked):
     booked("rollback", "one", "@started").expect(0)
     booked("cancel", "one").expect(0)
@@ -93,7 +103,7 @@ def test_after_a_rollback_to_an_earlier_checkpoint(booked):
 
 def test_after_a_failure_of_the_step_itself(booked, tmp_path):
     (tmp_path / "full").touch()
-    booked("resume", "one", "--from", "quote").expect(1)
+    assert "Not undone" not in booked("resume", "one", "--from", "quote").expect(1).err
     assert booked.log() == ["book hotel", "undo book hotel"]
 
 

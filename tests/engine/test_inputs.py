@@ -221,7 +221,7 @@ def test_a_run_whose_input_has_gained_a_field_can_be_undone_forked_and_opened(ki
 
 
 def test_a_recorded_field_that_a_model_would_ignore_is_a_difference() -> None:
-    """Else a run that was started with qty=5 would go on with amount=1."""
+    """Else a run that was started with qty=5 would continue with amount=1."""
     for order in (Model(sku="a", qty=5), Model(sku="a")):
         engine = failed(Model, order)
         again: dict[str, Any] = {"order": RenamedModel(sku="a")}

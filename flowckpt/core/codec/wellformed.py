@@ -244,6 +244,7 @@ _METADATA: Mapping[str, Check] = {
     "generation": _is_generation,
     "started_by": _object({"workflow_id": _is_text, "path": _is_text, "attempt": _is_positive}),
     "rolled_back_to": _is_optional_mapping,
+    "failed_at": _is_text,
     "rolling_back": _none_or(_object({"reason": _is_reason, "error": _is_error})),
     "superseded": _list_of(_is_mapping),
     "packages": lambda value: _mapping_of(_is_text_mapping)(value) and all(map(str.isdecimal, map(str, value))),

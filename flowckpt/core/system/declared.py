@@ -3,6 +3,9 @@
 A class declares its fields as a dataclass does; type checkers read `__init__` from them. A `derived` text, and the
 default of `remedy`, is a template over the fields, over `{run}` (`workflow_id` as one word of a shell command) and over
 `_words()`. A part in square brackets is dropped if a field in it is empty.
+
+The names of classes and modules in these texts, and in records, are made here, too: they are the same however a program
+is started.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from flowckpt.engine.run.inbox import change_tags, make_cancel_request, remove_c
 from flowckpt.engine.run.lease import find_live_interrupts, hold_lease, require_run, save_after
 from flowckpt.engine.run.resumption import count_crashes, read_started_steps
 from flowckpt.engine.undo.compensate import check_cancel, drop_unfinished, note_failed_step
+from flowckpt.engine.values.superseded import Superseded
 from flowckpt.errors import InputError, RequestPendingError, RunLockedError
 from flowckpt.execution.interrupts import CANCEL_SIGNALS
 from flowckpt.stores.base import Ability, StoreBase
@@ -145,7 +146,9 @@ def _describe_cancel(
 
 
 def _is_undo_missing(before: CheckpointData, after: CheckpointData) -> bool:
-    """Return whether a run was stopped with nothing undone, before it had replayed all of its record."""
+    """Return whether a run was stopped before it had reached all steps to undo: in its record, or set aside by a rerun."""
+    if Superseded(after.metadata).list_undoable():
+        return True
     added = after.step_results[len(before.step_results) :]
     tried = {step_of(each.path) for each in added if each.step_type == ROLLBACK}
     return not tried and bool(find_not_yielded(after.step_results, tried))

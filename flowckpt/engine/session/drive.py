@@ -474,8 +474,9 @@ class Drive:
         if self._is_stopped_early(ending):
             ending.add_note("Nothing was undone: the run stopped before it had replayed every step that can be undone.")
             return ()
-        left = [each.path for each in run.recorder.superseded.list_undoable()] if self.undoing is None else []
-        if left:
+        set_aside = run.recorder.superseded.list_undoable()
+        left = [each.path for each in set_aside if each.path not in run.recorder.undo.undoable]
+        if left and self.undoing is None:
             ending.add_note(
                 f"Not undone, because the run did not reach them again: {join_names(left, 10)}. "
                 f"'flowckpt cancel {shell_word(run.workflow_id)}' undoes them."

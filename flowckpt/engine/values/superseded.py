@@ -77,9 +77,12 @@ class Superseded(dict[str, StepResult]):
         """
         candidates = {each.path: each for each in results if not _KEPT.isdisjoint(each.marks)}
         for path, each in candidates.items():
-            is_unasked = is_decided and _QUESTIONS.isdisjoint(each.marks)
-            if NOT_UNDONE not in each.marks:
-                self[path] = attrs.evolve(each, marks=(*each.marks, RERUN_DECIDED)) if is_unasked else each
+            if NOT_UNDONE in each.marks:
+                continue
+            if not is_decided or not _QUESTIONS.isdisjoint(each.marks):
+                self[path] = each
+            elif each.attempt:  # else it is an effect of the source of a fork, which does not undo it
+                self[path] = attrs.evolve(each, marks=(*each.marks, RERUN_DECIDED))
 
     def is_only_undoable(self, path: str) -> bool:
         """Return whether a result is kept only to be undone."""
