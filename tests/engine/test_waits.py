@@ -39,7 +39,7 @@ from flowckpt.errors import (
 )
 from flowckpt.events import ApprovalVoided, CheckpointSaved, SignalSetAside, WorkflowSuspended, WorkflowWaiting
 from flowckpt.evidence import EvidencePack, EvidenceVerifier, artifact_exists, file_sha256
-from flowckpt.evidence.checks import files as file_sha256_check
+from flowckpt.evidence.checks import files as file_checks
 from flowckpt.testing import FakeClock
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -756,13 +756,13 @@ def test_an_untouched_file_is_read_once_more_and_then_only_looked_at(world, repo
     engine.run_sync(slowly_released, workflow_id="run")
     engine.approve_sync("run", "review", by="ann")
     read: list[str] = []
-    digest = file_sha256_check.digest_file
+    digest = file_checks.digest_file
 
     def counted(path: str, *args: Any, **kwargs: Any) -> Any:
         read.append(path)
         return digest(path, *args, **kwargs)
 
-    monkeypatch.setattr(file_sha256_check, "digest_file", counted)
+    monkeypatch.setattr(file_checks, "digest_file", counted)
     touched = report.stat().st_mtime_ns
     os.utime(report, ns=(touched + 1, touched + 1))
     assert engine.resume_sync(slowly_released, workflow_id="run").status == Status.COMPLETED

@@ -32,12 +32,12 @@ from flowckpt.evidence import (
     StepFacts,
     VerdictStatus,
     artifact_exists,
+    checks,
     command_exit,
     db_row,
     file_sha256,
     predicate,
 )
-from flowckpt.evidence import checks as table
 from flowckpt.evidence.verifier import combine_answers
 
 ABC = hashlib.sha256(b"abc").hexdigest()
@@ -279,7 +279,7 @@ class Broken(Check):
 
 
 async def verdict_of_plugin(monkeypatch, verifier, found, facts):
-    monkeypatch.setattr(table, "_MADE", {})
+    monkeypatch.setattr(checks, "_MADE", {})
     monkeypatch.setattr(importlib.metadata, "entry_points", entry_points_of(found), raising=False)
     return await verifier.verify_evidence(Evidence("blue", "it is blue", facts))
 
@@ -318,7 +318,7 @@ async def test_a_check_of_the_program_precedes_a_loaded_plugin(monkeypatch, veri
 
     own = EvidenceVerifier(checks={"blue": Never(), "predicate": Never()})
     assert (await own.verify_evidence(Evidence("blue", "it is blue", {"colour": "blue"}))).status == "failed"
-    assert not isinstance(table.find_check("predicate", own._checks), Never)
+    assert not isinstance(checks.find_check("predicate", own._checks), Never)
 
 
 async def test_an_installed_plugin_is_found(base, tmp_path):
@@ -426,7 +426,7 @@ def test_one_host_is_still_a_list(base):
 
 
 def test_the_table_of_kinds_is_the_list_of_kinds():
-    assert set(table.TABLE) == {str(kind) for kind in EvidenceType}
+    assert set(checks.TABLE) == {str(kind) for kind in EvidenceType}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from flowckpt import CommandOutput, step
 from flowckpt.core import codec
 from flowckpt.errors import CommandFailedError, StepDefinitionError, StepTimeoutError
 from flowckpt.execution import command_process
-from flowckpt.execution import command_process as line_feed
 from flowckpt.execution.command import check_exit, run_command
 from flowckpt.execution.command_process import MAX_LINE, LineSplitter, OutputCapture
 from flowckpt.execution.interrupts import Interrupts, RunInterrupted
@@ -404,8 +403,8 @@ async def test_an_error_of_the_listener_ends_the_program_and_is_raised():
 
 
 async def test_a_loop_that_is_busy_blocks_no_program_and_fills_no_memory(monkeypatch, tmp_path):
-    monkeypatch.setattr(line_feed, "MOST_PENDING", 10_000)
-    monkeypatch.setattr(line_feed, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(command_process, "MOST_PENDING", 10_000)
+    monkeypatch.setattr(command_process, "PATIENCE_SECONDS", 0.05)
     done = tmp_path / "done"
     told = []
 

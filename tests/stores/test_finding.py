@@ -19,7 +19,7 @@ from flowckpt.core.records.listing import RunFilter
 from flowckpt.errors import SettingError
 from flowckpt.stores import PostgresCheckpointStore, SqliteCheckpointStore
 from flowckpt.stores.postgres.database import convert_placeholders
-from flowckpt.stores.sql import reader as finding
+from flowckpt.stores.sql import reader
 from flowckpt.stores.sql.reader import select_runs
 from flowckpt.testing.contract import checkpoint, results
 
@@ -156,8 +156,8 @@ def test_each_filter_of_a_list_is_answered_by_an_index_and_finds_what_reading_al
 
 
 def test_pages_join_without_a_gap_and_without_a_repetition_also_where_all_were_started_at_once(database, monkeypatch):
-    monkeypatch.setattr(finding, "_SMALLEST", 2)
-    monkeypatch.setattr(finding, "_LARGEST", 3)
+    monkeypatch.setattr(reader, "_SMALLEST", 2)
+    monkeypatch.setattr(reader, "_LARGEST", 3)
     names = [f"run-{number}" for number in range(8)]
     for name in names:
         save(database.store, name, metadata={"tags": {"team": "data"}})
@@ -167,7 +167,7 @@ def test_pages_join_without_a_gap_and_without_a_repetition_also_where_all_were_s
 
 
 def test_a_crashed_run_behind_many_live_ones_is_found(database, monkeypatch):
-    monkeypatch.setattr(finding, "_SMALLEST", 2)
+    monkeypatch.setattr(reader, "_SMALLEST", 2)
     save(database.store, "died", Reason.STEP)
     for number in range(6):
         database.store.runs.acquire(f"live-{number}", take_over=False)

@@ -26,16 +26,13 @@ from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, Ru
 from flowckpt.evidence import EvidenceVerifier
 from flowckpt.stores import open_store
 from flowckpt.stores.leases import LeaseTimes
-from flowckpt.stores.postgres import connection as migrating
-from flowckpt.stores.postgres import connection as trying_again
+from flowckpt.stores.postgres import connection as postgres_connection
 from flowckpt.stores.postgres import database as postgres_module
 from flowckpt.stores.postgres.database import PostgresSession
-from flowckpt.stores.sql import layout as migration_wait
-from flowckpt.stores.sql import layout as migrations
+from flowckpt.stores.sql import layout
 from flowckpt.stores.sql.layout import MIGRATIONS
-from flowckpt.stores.sqlite import connection as sqlite_migrating
+from flowckpt.stores.sqlite import connection as sqlite_connection
 from flowckpt.stores.sqlite import database as sqlite_database
-from flowckpt.stores.sqlite import database as sqlite_trying_again
 from flowckpt.stores.sqlite.database import SqliteDatabase, SqliteSession
 from flowckpt.testing.contract import checkpoint, results
 from tests.forked import processes
@@ -522,9 +519,9 @@ NEWER = (*MIGRATIONS, (bring_forward_slowly,))
 
 
 def be_newer(setattr):
-    for module in (migrations, sqlite_database, postgres_module):
+    for module in (layout, sqlite_database, postgres_module):
         setattr(module, "MIGRATIONS", NEWER)
-    setattr(migrations.migrate, "__defaults__", (NEWER,))
+    setattr(layout.migrate, "__defaults__", (NEWER,))
 
 
 class Slowly:
@@ -556,10 +553,10 @@ class Slowly:
 @pytest.fixture
 def impatient(monkeypatch):
     """No process waits for a lock longer than a moment, but for a migration."""
-    monkeypatch.setattr(sqlite_trying_again, "BUSY_SECONDS", 0.1)
-    monkeypatch.setattr(sqlite_trying_again, "NOTICE_SECONDS", 0.05)
-    monkeypatch.setattr(migration_wait, "NOTICE_SECONDS", 0.05)
-    monkeypatch.setattr(trying_again, "LOCKED_SECONDS", 0.3)
+    monkeypatch.setattr(sqlite_database, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite_database, "NOTICE_SECONDS", 0.05)
+    monkeypatch.setattr(layout, "NOTICE_SECONDS", 0.05)
+    monkeypatch.setattr(postgres_connection, "LOCKED_SECONDS", 0.3)
     monkeypatch.setitem(postgres_module._SETTINGS, "lock_timeout", "100ms")
 
 
@@ -641,13 +638,13 @@ def test_all_that_a_program_does_waits_for_a_migration_that_takes_longer_than_a_
     assert all("is migrating the tables of" in each for each in said(caplog))
 
 
-@pytest.mark.parametrize("module", [sqlite_trying_again, trying_again], ids=["sqlite", "postgresql"])
+@pytest.mark.parametrize("module", [sqlite_database, postgres_connection], ids=["sqlite", "postgresql"])
 def test_the_first_wait_for_a_lock_after_a_migration_has_the_whole_time_limit(tmp_path, monkeypatch, module):
     migrations_seen = iter([True, True])
     monkeypatch.setattr(module, "is_migrating", lambda *_: next(migrations_seen, False))
     busy = sqlite3.OperationalError("database is locked")
     busy.sqlite_errorname = "SQLITE_BUSY"
-    if module is sqlite_trying_again:
+    if module is sqlite_database:
         monkeypatch.setattr(module, "NOTICE_SECONDS", 0)
         monkeypatch.setattr(module, "BUSY_SECONDS", 0)
         outcomes = iter([busy, busy, busy, None])
@@ -674,7 +671,7 @@ def test_the_first_wait_for_a_lock_after_a_migration_has_the_whole_time_limit(tm
 def test_a_save_says_itself_that_a_migration_takes_for_ever_and_can_be_made_again(database, monkeypatch):
     with opened(database.spec) as store:
         store.runs.save("run", checkpoint())
-        monkeypatch.setattr(migration_wait, "PATIENCE_SECONDS", 0.6)
+        monkeypatch.setattr(layout, "PATIENCE_SECONDS", 0.6)
         with Slowly(database.spec):
             with pytest.raises(CheckpointStorageError, match="migrating the tables of .* for more") as gave_up:
                 store.runs.save("run", checkpoint(2))
@@ -692,7 +689,7 @@ def test_who_has_stopped_a_wait_for_a_migration_is_not_made_to_wait_as_long_agai
         store.runs.save("run", checkpoint())
         with Slowly(database.spec):
             with monkeypatch.context() as second_signal:
-                second_signal.setattr(migration_wait.MigrationWait, "pause", stopped)
+                second_signal.setattr(layout.MigrationWait, "pause", stopped)
                 with pytest.raises(KeyboardInterrupt):
                     store.runs.save("run", checkpoint(2))
             for act, named in ((store.runs.release, "release"), (store.runs.load_latest, "read")):
@@ -714,7 +711,7 @@ def test_a_lease_that_could_not_be_renewed_while_the_tables_were_brought_forward
         owner.runs._times = LeaseTimes(2.0)
         owner.runs.acquire("run", take_over=False)
         held = owner.runs.database
-        held.write("", "migrate", lambda session: migrations.migrate(session, slow))
+        held.write("", "migrate", lambda session: layout.migrate(session, slow))
         be_newer(monkeypatch.setattr)
         with opened(database.spec) as other:
             with pytest.raises(RunLockedError, match="another-machine"):
@@ -743,7 +740,7 @@ def test_tables_that_somebody_else_keeps_locked_are_waited_for_no_longer_than_be
         for each in (store, another):
             each.runs.save("run", checkpoint())
         with psycopg.connect(dsn) as elsewhere, psycopg.connect(dsn) as somebody:
-            elsewhere.execute("SELECT pg_advisory_xact_lock(%s)", (migrating._LOCK,))
+            elsewhere.execute("SELECT pg_advisory_xact_lock(%s)", (postgres_connection._LOCK,))
             elsewhere.execute("LOCK TABLE another.runs IN EXCLUSIVE MODE")
             somebody.execute("LOCK TABLE flowckpt.runs IN EXCLUSIVE MODE")
             began = time.monotonic()
@@ -759,7 +756,7 @@ def test_a_migration_that_takes_for_ever_is_waited_for_in_vain_and_that_is_said(
     with opened(database.spec) as store:
         store.runs.save("run", checkpoint())
     be_newer(monkeypatch.setattr)
-    monkeypatch.setattr(migration_wait, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(layout, "PATIENCE_SECONDS", 0.3)
     with Slowly(database.spec), opened(database.spec) as store:
         with pytest.raises(CheckpointStorageError, match="migrating the tables of .* for more than") as gave_up:
             store.runs.list_runs()
@@ -793,6 +790,6 @@ def test_word_of_a_migration_is_given_although_somebody_looks_for_it_just_then(t
             self.looks -= 1
             return self.looks < 0 and super().lock(file)
 
-    with sqlite_migrating.announce_migration(tmp_path / "runs.db", Looking()):
-        assert sqlite_migrating.is_migrating(tmp_path / "runs.db")
-    assert not sqlite_migrating.is_migrating(tmp_path / "runs.db")
+    with sqlite_connection.announce_migration(tmp_path / "runs.db", Looking()):
+        assert sqlite_connection.is_migrating(tmp_path / "runs.db")
+    assert not sqlite_connection.is_migrating(tmp_path / "runs.db")

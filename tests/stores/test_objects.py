@@ -30,9 +30,9 @@ from flowckpt.errors import (
     StoreSpecError,
 )
 from flowckpt.stores import ObjectCheckpointStore, open_store
-from flowckpt.stores.objects import attempt as attempts
+from flowckpt.stores.objects import attempt as attempt_module
 from flowckpt.stores.objects import claim, layout
-from flowckpt.stores.objects import reader as reading
+from flowckpt.stores.objects import reader as reader_module
 from flowckpt.stores.objects.attempt import FENCED, AttemptEnd, AttemptTail
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.layout import AttemptKeys, parse_record_number, parse_run_keys
@@ -130,7 +130,7 @@ def test_a_long_run_is_resumed_from_bundles_and_its_lists_are_read_page_by_page(
 
 
 def test_a_run_with_more_records_than_a_list_is_asked_for_is_read_from_the_last_bundle_on(store, driver, monkeypatch):
-    monkeypatch.setattr(attempts, "PAGE", 20)
+    monkeypatch.setattr(attempt_module, "PAGE", 20)
     steps = fill(store, BUNDLE + 5)
     asked = []
     listing = Bucket.list_objects
@@ -464,7 +464,7 @@ def test_the_end_that_fences_a_sleeping_writer_outlives_the_clear(store, driver)
 def test_a_writer_in_full_swing_is_ended(store, driver):
     fill(store, 2)
     keys_of = AttemptKeys("runs/run-1", 1, 1)
-    old = attempts.read_tail(store.runs.bucket, keys_of, RUN)
+    old = attempt_module.read_tail(store.runs.bucket, keys_of, RUN)
     steps = fill(store, 20, first=3)  # while the claimer has looked, and not yet put its end
     end = AttemptEnd(FENCED, "2026-01-01T00:00:00Z", "token")
     tail = claim._put_end(store.runs.bucket, keys_of, old, end, RUN)
@@ -570,8 +570,8 @@ def test_a_reader_that_meets_a_takeover_has_all_that_was_added_before_it(store, 
     steps = fill(store, 2)
     reader, thief = ObjectCheckpointStore(driver), ObjectCheckpointStore(driver)
     claimed = attrs.evolve(claim.read_keys(reader.runs.bucket, RUN), attempts=(1, 2, 3))
-    monkeypatch.setattr(reading, "read_keys", lambda bucket, run: claimed)
-    true_read, is_taken = attempts.read_attempt, threading.Event()
+    monkeypatch.setattr(reader_module, "read_keys", lambda bucket, run: claimed)
+    true_read, is_taken = attempt_module.read_attempt, threading.Event()
 
     def read_attempt(bucket, at, run, **options):
         if bucket is reader.runs.bucket and at == claimed.at(1) and not is_taken.is_set():
@@ -586,7 +586,7 @@ def test_a_reader_that_meets_a_takeover_has_all_that_was_added_before_it(store, 
             assert is_taken.wait(120)
         return true_read(bucket, at, run, **options)
 
-    monkeypatch.setattr(reading, "read_attempt", read_attempt)
+    monkeypatch.setattr(reader_module, "read_attempt", read_attempt)
     assert shown(reader) == [(4, "c4"), (3, "c3"), (2, "c2"), (1, "c1")]
 
 

@@ -17,7 +17,7 @@ from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import CheckpointStorageError, FlowckptError, ForeignRecordError, StoreSpecError
 from flowckpt.stores import PostgresCheckpointStore, open_store
 from flowckpt.stores.open import hide_passwords
-from flowckpt.stores.postgres import connection as trying_again
+from flowckpt.stores.postgres import connection as postgres_connection
 from flowckpt.stores.postgres import database as database_module
 from flowckpt.stores.postgres.connection import Connection, check_server, parse_address
 from flowckpt.stores.sql import reader
@@ -434,7 +434,7 @@ def test_a_server_that_goes_away_with_unclear_words_is_asked_again(said, proxy, 
 
 
 def test_those_who_wait_for_a_server_say_so_once_without_a_password(monkeypatch, caplog):
-    monkeypatch.setattr(trying_again, "NOTICE_SECONDS", 0.3)
+    monkeypatch.setattr(postgres_connection, "NOTICE_SECONDS", 0.3)
     store = PostgresCheckpointStore(f"postgresql://me:hunter22@127.0.0.1:{free_port()}/db", patience_seconds=1.0)
     with ThreadPoolExecutor(2) as pool:
         tried = [pool.submit(store.runs.list_runs), pool.submit(store.runs.owner, RUN)]

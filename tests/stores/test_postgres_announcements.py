@@ -13,7 +13,7 @@ from flowckpt.core.records import Status
 from flowckpt.engine.session import suspend
 from flowckpt.stores import PostgresCheckpointStore
 from flowckpt.stores.base import Ability
-from flowckpt.stores.postgres import store as announcements
+from flowckpt.stores.postgres import store as postgres_store
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ async def test_a_run_that_stays_goes_on_at_once_although_it_looks_seldom(store, 
 async def test_where_the_connection_is_lost_another_one_listens_and_nothing_is_missed(
     store, sender, postgres, postgres_database, monkeypatch
 ):
-    monkeypatch.setattr(announcements, "_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(postgres_store, "_AGAIN_SECONDS", 0.05)
     await suspended(store, "a")
     async with store.announcements("a") as heard:
         assert await hears(heard)
@@ -111,7 +111,7 @@ async def test_a_schema_with_the_longest_name_has_a_channel_too(url):
 
 
 async def test_a_server_that_is_not_there_ends_nothing(monkeypatch, caplog):
-    monkeypatch.setattr(announcements, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(postgres_store, "_AGAIN_SECONDS", 0.01)
     store = PostgresCheckpointStore("postgresql://me:hunter2@127.0.0.1:1/none?connect_timeout=1")
     caplog.set_level("INFO", "flowckpt")
     async with store.announcements("a") as heard:

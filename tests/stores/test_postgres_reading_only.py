@@ -10,7 +10,7 @@ import pytest
 from flowckpt.errors import CheckpointStorageError, ReadOnlyStoreError
 from flowckpt.stores.postgres import PostgresCheckpointStore
 from flowckpt.stores.postgres import database as database_module
-from flowckpt.stores.sql import layout as migrations
+from flowckpt.stores.sql import layout
 from flowckpt.testing.contract import checkpoint, results
 from tests.postgres import PostgresServer
 from tests.stores.test_reading_only import RUN, WRITES, fill, seen
@@ -85,7 +85,7 @@ async def test_an_older_schema_that_cannot_be_brought_forward_is_refused(url, re
     fill(opened(url))
     reading_url, grant = reading
     grant()
-    newer = (*migrations.MIGRATIONS, ("ALTER TABLE runs ADD COLUMN colour TEXT",))
+    newer = (*layout.MIGRATIONS, ("ALTER TABLE runs ADD COLUMN colour TEXT",))
     monkeypatch.setattr(database_module, "MIGRATIONS", newer)
     with pytest.raises(ReadOnlyStoreError, match=f"migrated to version {len(newer)}"):
         await opened(reading_url).list_runs()

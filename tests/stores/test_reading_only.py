@@ -11,7 +11,7 @@ from flowckpt import FileCheckpointStore
 from flowckpt.core.records import Status
 from flowckpt.errors import CheckpointStorageError, ReadOnlyStoreError
 from flowckpt.stores.base import Ability
-from flowckpt.stores.sql import layout as migrations
+from flowckpt.stores.sql import layout
 from flowckpt.stores.sqlite import SqliteCheckpointStore
 from flowckpt.stores.sqlite import database as database_module
 from flowckpt.testing.abilities import signal
@@ -261,13 +261,13 @@ async def test_an_older_database_that_cannot_be_brought_forward_is_refused(place
     writer = opened("sqlite", place.original)
     fill(writer)
     writer.close()
-    newer = (*migrations.MIGRATIONS, ("ALTER TABLE runs ADD COLUMN colour TEXT",))
+    newer = (*layout.MIGRATIONS, ("ALTER TABLE runs ADD COLUMN colour TEXT",))
     with place.shut():
         monkeypatch.setattr(database_module, "MIGRATIONS", newer)
         reader = opened("sqlite", place.path)
         with pytest.raises(ReadOnlyStoreError, match=f"migrated to version {len(newer)}"):
             await reader.list_runs()
-        monkeypatch.setattr(database_module, "MIGRATIONS", migrations.MIGRATIONS)
+        monkeypatch.setattr(database_module, "MIGRATIONS", layout.MIGRATIONS)
         assert len(await reader.list_runs()) == 1
         reader.close()
 

@@ -30,11 +30,9 @@ from flowckpt.errors import (
 )
 from flowckpt.evidence import file_sha256
 from flowckpt.stores import SqliteCheckpointStore, open_store
-from flowckpt.stores.sql import layout as migrations
-from flowckpt.stores.sqlite import connection as opening
-from flowckpt.stores.sqlite import database as database_module
-from flowckpt.stores.sqlite import database as transaction
-from flowckpt.stores.sqlite import database as trying_again
+from flowckpt.stores.sql import layout
+from flowckpt.stores.sqlite import connection as sqlite_connection
+from flowckpt.stores.sqlite import database as sqlite_database
 from flowckpt.stores.sqlite import library
 from flowckpt.stores.sqlite.database import SqliteDatabase
 from flowckpt.testing.contract import checkpoint, results
@@ -113,12 +111,12 @@ def test_files_are_for_their_owner_alone(tmp_path):
 
 @pytest.mark.usefixtures("sqlite_library")
 def test_the_journal_is_one_that_loses_nothing(store):
-    assert opening.journal_mode((3, 40, 1)) == ("truncate", "EXTRA")
-    assert opening.journal_mode((3, 51, 2)) == ("truncate", "EXTRA")
-    assert opening.journal_mode((3, 51, 3)) == ("wal", "FULL")
+    assert sqlite_connection.journal_mode((3, 40, 1)) == ("truncate", "EXTRA")
+    assert sqlite_connection.journal_mode((3, 51, 2)) == ("truncate", "EXTRA")
+    assert sqlite_connection.journal_mode((3, 51, 3)) == ("wal", "FULL")
     store.runs.save(RUN, checkpoint())
     connection = store.runs.database._connection
-    mode, level = opening.journal_mode()
+    mode, level = sqlite_connection.journal_mode()
     assert connection.execute("PRAGMA journal_mode").fetchone() == (mode,)
     assert connection.execute("PRAGMA synchronous").fetchone() == ({"FULL": 2, "EXTRA": 3}[level],)
     assert connection.execute("PRAGMA foreign_keys").fetchone() == (1,)
@@ -126,7 +124,7 @@ def test_the_journal_is_one_that_loses_nothing(store):
 
 @pytest.mark.usefixtures("own_sqlite")
 def test_a_file_left_in_wal_mode_is_taken_out_of_it_where_wal_is_unsafe(store, path, query, monkeypatch):
-    monkeypatch.setattr(trying_again, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite_database, "BUSY_SECONDS", 0.1)
     store.runs.save(RUN, checkpoint())
     store.close()
     other = sqlite3.connect(path)
@@ -151,7 +149,7 @@ def read_with_own(path):
 def test_another_copy_of_sqlite_in_the_process_costs_no_save(store, path, monkeypatch, when):
     """The locks of the system do not keep two copies in one process apart, and the one that closes removes the WAL."""
     store.runs.acquire(RUN)
-    commit, steps = trying_again.commit, results(*range(6))
+    commit, steps = sqlite_database.commit, results(*range(6))
 
     def disturbed(connection):
         read_with_own(path) if when == "before the commit" else None
@@ -160,7 +158,7 @@ def test_another_copy_of_sqlite_in_the_process_costs_no_save(store, path, monkey
 
     if when == "before the commit" and library.library() is library.OWN:
         pytest.skip("one copy: its reader would wait for the writer")
-    monkeypatch.setattr(trying_again, "commit", disturbed)
+    monkeypatch.setattr(sqlite_database, "commit", disturbed)
     for sequence in range(1, 7):
         store.runs.save(RUN, checkpoint(sequence, steps[:sequence]))
         if when == "between saves":
@@ -201,25 +199,25 @@ def missing():
 @pytest.mark.usefixtures("sqlite_library")
 def test_a_store_says_which_sqlite_it_uses(store):
     store.runs.save(RUN, checkpoint(1))
-    assert store.medium() == f"{library.library()}, journal mode {opening.journal_mode()[0]}"
+    assert store.medium() == f"{library.library()}, journal mode {sqlite_connection.journal_mode()[0]}"
 
 
 def test_tables_are_strict_where_sqlite_has_it():
-    assert "STRICT" in opening.sqlite_dialect((3, 40, 0)).words["strict"]
-    assert "STRICT" not in opening.sqlite_dialect((3, 36, 0)).words["rowless"]
+    assert "STRICT" in sqlite_connection.sqlite_dialect((3, 40, 0)).words["strict"]
+    assert "STRICT" not in sqlite_connection.sqlite_dialect((3, 36, 0)).words["rowless"]
 
-    class OldSession(database_module.SqliteSession):
-        dialect = opening.sqlite_dialect((3, 36, 0))
+    class OldSession(sqlite_database.SqliteSession):
+        dialect = sqlite_connection.sqlite_dialect((3, 36, 0))
 
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    migrations.migrate(OldSession(connection, SystemClock()), ":memory:")
+    layout.migrate(OldSession(connection, SystemClock()), ":memory:")
     assert connection.execute("SELECT * FROM run_list").fetchall() == []
     connection.close()
 
 
 def test_the_empty_database_that_stands_for_a_missing_file_is_closed(store, path, monkeypatch):
     made = []
-    monkeypatch.setattr(database_module, "add_functions", lambda connection: made.append(connection))
+    monkeypatch.setattr(sqlite_database, "add_functions", lambda connection: made.append(connection))
     assert store.runs.list_runs() == []
     store.runs.clear(RUN)
     assert made and not path.exists()
@@ -229,7 +227,7 @@ def test_the_empty_database_that_stands_for_a_missing_file_is_closed(store, path
 
 
 def test_an_sqlite_that_is_too_old_is_refused(monkeypatch, tmp_path):
-    assert "3.24" in opening.find_library_problem((3, 8, 0))
+    assert "3.24" in sqlite_connection.find_library_problem((3, 8, 0))
     monkeypatch.setattr("flowckpt.stores.sqlite.store.find_library_problem", lambda: "SQLite 3.8.0 is too old")
     with pytest.raises(StoreSpecError, match="too old"):
         SqliteCheckpointStore(tmp_path / "x.db")
@@ -282,15 +280,15 @@ def test_a_file_that_is_removed_under_an_open_store_takes_no_save_for_saved(stor
 
 # --- versions --------------------------------------------------------------------------------------------------------
 
-NEWEST = len(migrations.MIGRATIONS)
+NEWEST = len(layout.MIGRATIONS)
 
 
 def test_a_migration_that_fails_leaves_the_database_as_it_was(store, path, query, monkeypatch):
     store.runs.save(RUN, checkpoint())
     store.close()
-    broken = (*migrations.MIGRATIONS, ("CREATE TABLE half (x {int})", "CREATE NONSENSE"))
-    monkeypatch.setattr(migrations, "MIGRATIONS", broken)
-    monkeypatch.setattr(database_module, "MIGRATIONS", broken)
+    broken = (*layout.MIGRATIONS, ("CREATE TABLE half (x {int})", "CREATE NONSENSE"))
+    monkeypatch.setattr(layout, "MIGRATIONS", broken)
+    monkeypatch.setattr(sqlite_database, "MIGRATIONS", broken)
     with pytest.raises(CheckpointStorageError, match="NONSENSE"):
         SqliteCheckpointStore(path).runs.list_runs()
     assert query("SELECT max(version) FROM flowckpt_schema") == [(NEWEST,)]
@@ -501,8 +499,8 @@ def test_a_connection_stays_usable_after_a_failed_statement_and_keeps_the_rows_i
 
 @pytest.mark.usefixtures("sqlite_library")
 def test_a_commit_that_finds_the_file_busy_has_saved_nothing_and_may_be_tried_again(store, monkeypatch):
-    monkeypatch.setattr(trying_again, "BUSY_SECONDS", 0.1)
-    monkeypatch.setattr(transaction, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite_database, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite_database, "BUSY_SECONDS", 0.1)
     store.runs.save(RUN, checkpoint(1))
     database = store.runs.database
     real = database._connection
@@ -551,8 +549,7 @@ def test_work_is_not_done_again_because_a_reader_is_in_the_file_when_it_is_to_be
 @pytest.mark.usefixtures("own_sqlite")
 def test_readers_who_stay_for_too_long_fail_the_commit_and_nothing_of_it_is_left(store, path, monkeypatch):
     store.runs.save(RUN, checkpoint(1))
-    for module in (trying_again, transaction):
-        monkeypatch.setattr(module, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite_database, "BUSY_SECONDS", 0.1)
     with read_for(path, 1.0), pytest.raises(CheckpointStorageError, match="kept it locked") as failed:
         store.runs.save(RUN, checkpoint(2))
     assert not failed.value.is_outcome_unknown
@@ -766,7 +763,7 @@ def test_no_error_of_the_driver_comes_out(path):
         lambda: store.runs.acquire("other", take_over=False),
         lambda: store.runs.check(None),
     ):
-        database._connection = database._connection or Failing(opening.connect(path), "", broken)
+        database._connection = database._connection or Failing(sqlite_connection.connect(path), "", broken)
         try:
             act()
         except FlowckptError as error:
@@ -794,7 +791,7 @@ def test_evidence_of_any_form_is_kept(store):
 def test_a_save_waits_for_another_copy_of_sqlite_that_writes(store, path, monkeypatch):
     if not library.needs_guard():
         pytest.skip("no other copy of SQLite, or no WAL")
-    monkeypatch.setattr(trying_again, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite_database, "BUSY_SECONDS", 0.1)
     store.runs.save(RUN, checkpoint(1))
     other = library.Guard(path)
     with other, pytest.raises(CheckpointStorageError, match="kept it locked"):
