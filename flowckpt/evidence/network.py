@@ -64,8 +64,13 @@ def find_allowed(host: str, port: int, hosts: Sequence[AllowedHost]) -> AllowedH
             return entry
     raise RefusedClaimError(
         f"{wanted}:{port} is not among the hosts that claims may reach",
-        remedy=f"Allow it: EvidenceVerifier(…, allow_network=['{wanted}:{port}']).",
+        remedy=f"Allow it: {_how_to_allow(wanted, port)}",
     )
+
+
+def _how_to_allow(host: str, port: int) -> str:
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"--allow-network {place}, or EvidenceVerifier(…, allow_network=['{place}'])."
 
 
 @contextmanager
@@ -133,7 +138,7 @@ def _check_address(name: str, text: str, port: int, hosts: Sequence[AllowedHost]
         return
     raise RefusedClaimError(
         f"{name} resolves to {plain}, which is not a public address",
-        remedy=f"If that is intended, allow the address itself: EvidenceVerifier(…, allow_network=['{plain}:{port}']).",
+        remedy=f"If that is intended, allow the address itself: {_how_to_allow(plain, port)}",
     )
 
 

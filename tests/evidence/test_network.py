@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import ipaddress
+import re
 import shutil
 import socket
 import ssl
@@ -182,6 +183,14 @@ async def test_a_name_that_leads_to_a_private_address_is_refused_unless_the_addr
     hosts = [f"localhost:{server.port}", f"127.0.0.1:{server.port}", f"[::1]:{server.port}"]
     both = EvidenceVerifier(base, allow_network=hosts)
     assert (await both.verify_evidence(network_reachable("localhost", server.port))).verified
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "Localhost"])
+async def test_a_refusal_names_the_option_that_allows_the_host(base, server, host):
+    refused = await EvidenceVerifier(base).verify_evidence(network_reachable(host, server.port))
+    allowed = re.search(r"--allow-network (\S+),", refused.error)[1]
+    again = await EvidenceVerifier(base, allow_network=[allowed]).verify_evidence(network_reachable(host, server.port))
+    assert "is not among the hosts" in refused.error and "is not among the hosts" not in (again.error or "")
 
 
 @pytest.mark.parametrize(
