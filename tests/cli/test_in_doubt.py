@@ -297,6 +297,40 @@ def test_a_cancelled_run_names_its_step_in_doubt(killed):
     assert command("cancel", "one", "--json").expect(0).document["in_doubt"] == ["pay"]
 
 
+DYING = """
+import os
+from flowckpt import step, workflow
+
+def do(number):
+    print("do", number, file=open("log", "a"))
+    if os.environ.get("DIES_AT") == f"do {number}":
+        os.kill(os.getpid(), 9)
+    return number
+
+def undo(number):
+    if os.environ.get("DIES_AT") == f"undo {number}":
+        os.kill(os.getpid(), 9)
+    print("undo", number, file=open("log", "a"))
+
+@workflow
+def trip():
+    for number in range(4):
+        yield step(f"do{number}").python(do, number).rollback(undo).checkpoint()
+"""
+
+
+@pytest.mark.parametrize("deaths", [[], ["undo 1"], ["undo 1", "undo 0"]])
+def test_a_cancel_that_dies_forgets_no_step_whose_effect_is_unknown(flowckpt, tmp_path, deaths):
+    (tmp_path / "trip.py").write_text(DYING)
+    flowckpt("run", "trip.py", "--id", "one", DIES_AT="do 2").expect(-signal.SIGKILL)
+    for death in deaths:
+        flowckpt("cancel", "one", DIES_AT=death).expect(-signal.SIGKILL)
+    assert flowckpt("cancel", "one", "--json").expect(0).document["in_doubt"] == ["do2"]
+    assert flowckpt.log() == ["do 0", "do 1", "do 2", "undo 1", "undo 0"]
+    flowckpt("resume", "one").expect(0)
+    assert flowckpt.log()[5:] == ["do 0", "do 1", "do 2", "do 3"]
+
+
 # --- somebody may still be doing it -----------------------------------------------------------------------------------
 
 

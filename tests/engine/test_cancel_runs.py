@@ -166,6 +166,33 @@ def test_a_signal_leaves_a_run_suspended_and_due():
     assert world == ["one", "two"]
 
 
+@workflow
+def order() -> Generator[Any, Any, str]:
+    yield step("one").python(do, "one").rollback(undo).checkpoint()
+    yield step("paid").wait("paid")
+    for number in range(1, 20):
+        yield step("ship").python(do, str(number)).rollback(undo).checkpoint()
+        yield step("pause").sleep(0.02)
+    return "done"
+
+
+@pytest.mark.parametrize("rolls_back", [True, False])
+async def test_a_cancel_that_comes_while_a_run_suspends_stops_the_attempt_that_resumes_it_at_once(rolls_back):
+    cancelling: list[asyncio.Task[Any]] = []
+
+    def hear(event: Any) -> None:
+        if event.kind == "StepStarted" and event.path == "paid" and not cancelling:
+            cancelling.append(asyncio.create_task(engine.cancel("run", workflow=order, rolls_back=rolls_back)))
+
+    engine = WorkflowEngine(MemoryCheckpointStore(), listeners=[hear])
+    await engine.run(order, workflow_id="run")
+    await engine.signal("run", "paid")
+    resumed = await engine.resume_run(order, workflow_id="run")
+    cancelled = await cancelling[0]
+    assert resumed.status is Status.CANCELLED and "19" not in world
+    assert sorted(world) == ([] if rolls_back else sorted({"one", *world})) and bool(cancelled.undone) is rolls_back
+
+
 def test_a_cancel_is_no_stop_that_suspends():
     engine = WorkflowEngine(MemoryCheckpointStore())
     timer = threading.Timer(0.3, lambda: asyncio.run(engine.cancel("run")))

@@ -339,6 +339,12 @@ def step_of(path: str) -> str:
     return path.removesuffix(_SUFFIX)
 
 
+def find_unended(started: Iterable[str], results: Iterable[StepResult]) -> list[str]:
+    """Return the steps that were started and have no recorded end, without the undos."""
+    ended = {each.path for each in results}
+    return [path for path in started if path not in ended and step_of(path) == path]
+
+
 def undone_paths(results: Iterable[StepResult]) -> set[str]:
     """Return the steps that were undone.
 

@@ -16,7 +16,7 @@ from flowckpt.core.records.wait import Signal, WaitKind, birth_of
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.ids import new_message_id
 from flowckpt.core.system.process import send_if_expected
-from flowckpt.engine.rules.paths import ROLLBACK, find_not_yielded, step_of
+from flowckpt.engine.rules.paths import ROLLBACK, find_not_yielded, find_unended, step_of
 from flowckpt.engine.run.inbox import change_tags, make_cancel_request, remove_cancel_requests
 from flowckpt.engine.run.lease import find_live_interrupts, hold_lease, require_run, save_after
 from flowckpt.engine.run.resumption import count_crashes, read_started_steps
@@ -81,25 +81,47 @@ async def cancel_run(
     before = await _load_latest(store, workflow_id)
     check_cancel(workflow_id, before)
     was = before.status
-    owner = await store.owner(workflow_id)
-    if owner is not None:
-        await _stop_owner(
-            store, clock, workflow_id, before, owner, rolls_back=undo is not None, patience=patience_seconds
-        )
-        after = await _load_latest(store, workflow_id)
-        await remove_cancel_requests(store, workflow_id)
-        if after.status is Status.CANCELLED and (undo is None or not _is_undo_missing(before, after)):
-            return _describe_cancel(workflow_id, was, before, after)
-        check_cancel(workflow_id, after)  # refuses a run that has completed meanwhile
-        was = after.status
+    end_ns = clock.elapsed_ns() + round(patience_seconds * 1e9)
+    while True:
+        owner = await store.owner(workflow_id)
+        if owner is not None:
+            await _stop_owner(
+                *(store, clock, workflow_id, before, owner),
+                rolls_back=undo is not None,
+                patience=patience_seconds,
+                end_ns=end_ns,
+            )
+            after = await _load_latest(store, workflow_id)
+            await remove_cancel_requests(store, workflow_id)
+            if after.status is Status.CANCELLED and (undo is None or not _is_undo_missing(before, after)):
+                return _describe_cancel(workflow_id, was, before, after)
+            check_cancel(workflow_id, after)  # refuses a run that has completed meanwhile
+            was = after.status
+        try:
+            return await _cancel_unowned(store, clock, workflow_id, before, was, undo)
+        except RunLockedError:  # it had suspended before it noticed the request, and was resumed at once
+            if clock.elapsed_ns() >= end_ns:
+                raise
+            await clock.sleep(_LOOK_SECONDS)
+
+
+async def _cancel_unowned(
+    store: StoreBase,
+    clock: Clock,
+    workflow_id: str,
+    before: CheckpointData,
+    was: Status,
+    undo: Callable[[], Session] | None,
+) -> Cancelled:
+    """Cancel a run that no process owns."""
     started: tuple[str, ...] = ()
     if was is Status.RUNNING:
         was, started = Status.CRASHED, await read_started_steps(store, workflow_id, before)
-    if undo is not None:
-        await undo().result()
-        await remove_cancel_requests(store, workflow_id)
-        return _describe_cancel(workflow_id, was, before, await _load_latest(store, workflow_id), started)
-    return _describe_cancel(workflow_id, was, before, await _save_as_cancelled(store, clock, workflow_id), started)
+    if undo is None:
+        return _describe_cancel(workflow_id, was, before, await _save_as_cancelled(store, clock, workflow_id), started)
+    await undo().result()
+    await remove_cancel_requests(store, workflow_id)
+    return _describe_cancel(workflow_id, was, before, await _load_latest(store, workflow_id), started)
 
 
 async def _save_as_cancelled(store: StoreBase, clock: Clock, workflow_id: str) -> CheckpointData:
@@ -140,8 +162,7 @@ def _describe_cancel(
     undone = tuple(step_of(each.path) for each in added if each.success)
     not_undone = tuple(step_of(each.path) for each in added if not each.success)
     in_doubt = [path for path in after.in_flight if path in before.in_flight]  # others were stopped by the cancel
-    ended = {each.path for each in before.step_results}
-    in_doubt += [path for path in started if path not in ended and path not in in_doubt and step_of(path) == path]
+    in_doubt += [path for path in find_unended(started, before.step_results) if path not in in_doubt]
     return Cancelled(workflow_id, was, undone, not_undone, tuple(in_doubt), after.attempt)
 
 
@@ -167,8 +188,9 @@ async def _stop_owner(
     *,
     rolls_back: bool,
     patience: float,
+    end_ns: int,
 ) -> None:
-    """Ask the owner of a live run to stop, and wait until it has released the run."""
+    """Ask the owner of a live run to stop, and wait until it has released the run, or a later attempt has it here."""
     own = find_live_interrupts(store, workflow_id)
     if own is not None:
         own.request_cancel(rolls_back=rolls_back)
@@ -182,9 +204,10 @@ async def _stop_owner(
         is_nudged = bool(CANCEL_SIGNALS) and send_if_expected(owner.process, CANCEL_SIGNALS[rolls_back])
         if not can_leave_word and not is_nudged:
             raise RunLockedError(workflow_id, holder=str(owner))
-    started_ns = clock.elapsed_ns()
     while _is_same(await store.owner(workflow_id), owner):
-        if (clock.elapsed_ns() - started_ns) / 1e9 >= patience:
+        if own is not None and find_live_interrupts(store, workflow_id) not in (None, own):
+            return
+        if clock.elapsed_ns() >= end_ns:
             raise RequestPendingError(workflow_id, asked="stop", holder=str(owner), waited_seconds=patience)
         await clock.sleep(_LOOK_SECONDS)
 

@@ -42,7 +42,7 @@ from flowckpt.core.system.functions import versions_of
 from flowckpt.engine import dry, session, undo
 from flowckpt.engine.rules.crash_loop import CrashCount, limit_of
 from flowckpt.engine.rules.judge import Judge, keep_partial
-from flowckpt.engine.rules.paths import FAILED_AT, UNFINISHED
+from flowckpt.engine.rules.paths import FAILED_AT, UNFINISHED, find_unended
 from flowckpt.engine.rules.reasons import LIMITS, ResumePolicy, ReuseMode
 from flowckpt.engine.run.checkpointer import Checkpointer, RunFacts, SavePolicy
 from flowckpt.engine.run.context import LOOK_NS, RunContext
@@ -460,7 +460,7 @@ class Session:
         claims = self._options.make_checker(self._ports.verifier, latest.metadata)
         if self.is_cancel or UNFINISHED in latest.metadata:
             latest, _ = await note_runners(self._ports.store, self._workflow_id, latest, is_stolen=self._options.steal)
-            return self._start_undoing(lease, latest, claims, crash_count)
+            return self._start_undoing(lease, latest, claims, crash_count, started)
         read = partial(
             read_resumption,
             *(self._workflow, self._workflow_id, latest, started),
@@ -527,6 +527,7 @@ class Session:
         latest: CheckpointData,
         claims: ClaimChecker,
         crash_count: CrashCount,
+        started: Sequence[str],
     ) -> Drive:
         options = self._options
         end = undo.compensate.read_unfinished(latest.metadata)
@@ -559,7 +560,7 @@ class Session:
             latest,
             Waits.of(latest.metadata),
             dict(latest.partial),
-            {*latest.in_flight},
+            {*latest.in_flight, *find_unended(started, latest.step_results)},  # a cancel that dies must not lose them
             superseded=Superseded(latest.metadata),
         )
         return self._make_drive(lease, origin, undoing)
