@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
 
-from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, current_step, step, workflow
+from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, current_step, parallel, step, workflow
 from flowckpt.core.dsl import Workflow
-from flowckpt.errors import InputError, StepDefinitionError, StepFailedError
+from flowckpt.errors import FanOutFailedError, InputError, StepDefinitionError, StepFailedError
+from flowckpt.execution.interrupts import RunInterrupted
 from flowckpt.testing import FakeClock
 
 calls: list[Any] = []
@@ -249,3 +251,38 @@ def test_a_limit_that_is_no_number_is_refused(name: str, value: Any) -> None:
     for make in made:
         with pytest.raises(InputError, match=name):
             make(**{name: value})
+
+
+# --- a stop while a try fails ----------------------------------------------------------------------------------------
+
+
+async def flaky(needed: int) -> int:
+    """Fail in the first tries; in the very first one, the process is asked to stop."""
+    calls.append(needed)
+    if calls == ["booked", needed]:
+        signal.raise_signal(signal.SIGTERM)
+    if current_step().tries < needed:
+        raise ConnectionError(f"{needed}")
+    return needed
+
+
+@workflow
+def rooms(needed: int, in_group: bool) -> Generator[Any, Any, str]:
+    yield step("book").python(calls.append, "booked").rollback(lambda _: calls.append("undone")).checkpoint()
+    made = step("flaky").python(flaky, needed).retry(3)
+    try:
+        yield parallel(made, step("b").python(abs, -1)) if in_group else made
+    except (StepFailedError, FanOutFailedError):
+        return "gave up"
+    return "done"
+
+
+@pytest.mark.parametrize("in_group", [False, True])
+@pytest.mark.parametrize(("needed", "end"), [(2, "done"), (4, "gave up")])
+def test_a_stop_while_a_try_fails_leaves_the_other_tries_to_the_resume(needed: int, end: str, in_group: bool) -> None:
+    engine = WorkflowEngine(MemoryCheckpointStore())
+    with pytest.raises(RunInterrupted) as stop:
+        engine.run_sync(rooms, workflow_id="run", needed=needed, in_group=in_group)
+    assert (stop.value.result.status, calls) == ("suspended", ["booked", needed])
+    assert engine.resume_sync(rooms, workflow_id="run").output == end
+    assert calls == ["booked", *[needed] * (1 + min(needed, 3))]

@@ -157,6 +157,7 @@ class RetryLoop:
                     continue
                 # if so, the result could not be adopted, and the evidence now says that the step was not done
                 is_mark_due = was_adopted
+            run.interrupts.raise_pending(asyncio.current_task())  # the tries that are left are those of a resume
             if not run.budget.take():
                 error.add_note(f"It was not tried again: the run's {run.budget.limit} retries are used up.")
                 return outcome
@@ -197,8 +198,6 @@ class RetryLoop:
 
     def _is_retried(self, error: BaseException) -> bool:
         retry = self.call.modifiers.retry
-        if self.context.interrupts.pending_signal:
-            return False
         if retry is None:  # a cluster often loses workers: that is not a failure of the step
             step, runner = self.call.step, self.context.runner
             if not isinstance(error, WorkerDiedError) or runner.is_here(step):
