@@ -408,7 +408,7 @@ class WorkflowEngine:
 
         Raises:
             CheckpointNotFoundError: the run does not exist.
-            SignalRefusedError: the run does not ask for it, or it was answered already.
+            SignalRefusedError: the run does not ask for it, its deadline is over, or it was answered already.
             ApprovalStaleError: what is to be approved has changed since the run asked.
             SettingError: the store cannot deliver signals.
         """
@@ -431,7 +431,6 @@ class WorkflowEngine:
             is_approved=is_approved,
             by=by,
             comment=comment,
-            signal_id=new_message_id(),
             verifier=self._verifier,
             options=options or RunOptions(),
         )

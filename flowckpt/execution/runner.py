@@ -165,7 +165,7 @@ class StepRunner:
                 return Outcome(value, value)
             return Outcome(*self._encode(call, value))
         except INTERRUPTIONS as stop:
-            if not _is_raised_by_step(stop):
+            if not self._is_raised_by_step(stop):
                 raise
             return Outcome(error=stop)
         except (Exception, SystemExit) as error:
@@ -292,11 +292,17 @@ class StepRunner:
                 return Outcome(value, tree)
             return await self._commit(step, path, value, tree, is_adopted=True)
         except INTERRUPTIONS as stop:
-            if not _is_raised_by_step(stop):
+            if not self._is_raised_by_step(stop):
                 raise
             return Outcome(error=stop)
         except (Exception, SystemExit) as error:
             return Outcome(error=error)
+
+    def _is_raised_by_step(self, stop: BaseException) -> bool:
+        """Return whether the step raised `CancelledError` itself, rather than being cancelled with the run."""
+        task = asyncio.current_task()
+        is_cancelled = task is None or task.cancelling() or self._interrupts.pending_signal
+        return isinstance(stop, asyncio.CancelledError) and not is_cancelled
 
     def is_left_behind(self, step: Step[Any]) -> bool:
         """Return whether the work of a step may keep running after its time limit."""
@@ -450,9 +456,3 @@ def output_annotation(action: Action) -> Any:
     if action.is_composite and isinstance(action, dsl.composites.WorkflowAction):
         return action.workflow.output_type
     return action.output_type
-
-
-def _is_raised_by_step(stop: BaseException) -> bool:
-    """Return whether the step raised `CancelledError` itself, rather than being cancelled with the run."""
-    task = asyncio.current_task()
-    return isinstance(stop, asyncio.CancelledError) and task is not None and not task.cancelling()

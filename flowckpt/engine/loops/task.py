@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Mapping
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -47,6 +50,49 @@ _INPUTS: Mapping[str, Any] = {}
 _REMEDY = "The next call takes the task again, and finds out what was saved."
 
 
+class SharedLock:
+    """A lock for asyncio tasks of several event loops: a service may have one loop in each of its threads.
+
+    The one who leaves passes it on to the next in the queue. A turn is a future of `concurrent.futures`, which a loop can
+    await although another thread ends it.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._queue: deque[Future[None]] = deque()
+        self._owner: Future[None] | None = None
+
+    async def __aenter__(self) -> None:
+        turn: Future[None] = Future()
+        with self._guard:
+            self._queue.append(turn)
+            if self._owner is None:
+                self._pass_on()
+        if self._owner is turn:
+            return
+        try:
+            await asyncio.wrap_future(turn)
+        except asyncio.CancelledError:
+            self._leave(turn)  # also if its turn has come meanwhile
+            raise
+
+    async def __aexit__(self, *error: object) -> None:
+        assert self._owner is not None
+        self._leave(self._owner)
+
+    def _leave(self, turn: Future[None]) -> None:
+        with self._guard:
+            self._queue.remove(turn)
+            if self._owner is turn:
+                self._pass_on()
+
+    def _pass_on(self) -> None:
+        waiting = (turn for turn in self._queue if not turn.cancelled() and turn.set_running_or_notify_cancel())
+        self._owner = next(waiting, None)
+        if self._owner is not None:
+            self._owner.set_result(None)
+
+
 class OwnedTask:
     """A task that this process owns.
 
@@ -66,7 +112,7 @@ class OwnedTask:
     def __init__(self, store: StoreBase, clock: Clock, lease: Lease, log: TaskLog) -> None:
         self.log = log
         self.lease = lease
-        self.one_at_a_time = asyncio.Lock()
+        self.one_at_a_time = SharedLock()
         history = History() if lease.latest is None else _continue_history(lease.latest)
         facts, metadata = RunFacts(log.task_id, MANAGED, NO_INPUTS, _INPUTS, remedy=_REMEDY), log.metadata()
         self.saves = Checkpointer(store, clock, facts, metadata, lease.attempt, lease.last_sequence, history)
@@ -160,7 +206,7 @@ class Tasks:
         self._clock = clock
         self._claims = claims
         self._owned: dict[str, OwnedTask] = {}
-        self._taking = asyncio.Lock()
+        self._taking = SharedLock()
 
     @asynccontextmanager
     async def own(self, task_id: str) -> AsyncGenerator[OwnedTask, None]:

@@ -111,6 +111,11 @@ def crash_count_of(latest: CheckpointData, begun: Sequence[str], *, silent: int 
     return CrashCount(recorded["count"] + 1 + silent, common or paths or before, recorded["since"])
 
 
+def list_crash_sites(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the steps at which the run may have crashed before its last attempt."""
+    return tuple(metadata.get(KEY, {}).get("paths", ()))
+
+
 def digest_of(partial: Mapping[str, PartialState]) -> str:
     """Return a digest of partial states; empty for none.
 

@@ -16,6 +16,7 @@ from flowckpt.core.records.wait import Signal, WaitKind, birth_of
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.ids import new_message_id
 from flowckpt.core.system.process import send_if_expected
+from flowckpt.engine.rules.crash_loop import list_crash_sites
 from flowckpt.engine.rules.paths import ROLLBACK, find_not_yielded, find_unended, step_of
 from flowckpt.engine.run.inbox import change_tags, make_cancel_request, remove_cancel_requests
 from flowckpt.engine.run.lease import find_live_interrupts, hold_lease, require_run, save_after
@@ -161,9 +162,9 @@ def _describe_cancel(
     added = [each for each in after.step_results[len(before.step_results) :] if each.step_type == ROLLBACK]
     undone = tuple(step_of(each.path) for each in added if each.success)
     not_undone = tuple(step_of(each.path) for each in added if not each.success)
+    unended = find_unended([*list_crash_sites(before.metadata), *started], before.step_results)
     in_doubt = [path for path in after.in_flight if path in before.in_flight]  # others were stopped by the cancel
-    in_doubt += [path for path in find_unended(started, before.step_results) if path not in in_doubt]
-    return Cancelled(workflow_id, was, undone, not_undone, tuple(in_doubt), after.attempt)
+    return Cancelled(workflow_id, was, undone, not_undone, (*dict.fromkeys([*in_doubt, *unended]),), after.attempt)
 
 
 def _is_undo_missing(before: CheckpointData, after: CheckpointData) -> bool:

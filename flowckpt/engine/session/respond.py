@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -16,7 +17,7 @@ from flowckpt.core.codec.fitting import parse_description
 from flowckpt.core.identity.values import digest_value
 from flowckpt.core.records import CheckpointData, Status, generation
 from flowckpt.core.records.listing import MANAGED, RunInfo
-from flowckpt.core.records.wait import TAKEN, Signal, Wait, WaitKind, birth_of, open_waits, sent_to
+from flowckpt.core.records.wait import TAKEN, Signal, Wait, WaitKind, birth_of, encode_utc, open_waits, sent_to
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
 from flowckpt.engine.run.lease import require_run
@@ -128,7 +129,7 @@ async def send_signal(
         WaitKind.SIGNAL,
         "",
         is_new,
-        any(signal.ends(wait) for wait in info.waits),
+        any(wait.find_message([signal]) for wait in info.waits),
         sum(each.kind is WaitKind.SIGNAL and each.name == name for each in before),
         after.status,
         str(after.owner or ""),
@@ -158,7 +159,6 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
     is_approved: bool,
     by: str,
     comment: str,
-    signal_id: str,
     verifier: EvidenceVerifier | None,
     options: RunOptions,
 ) -> Sent:
@@ -172,13 +172,12 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
         is_approved: the answer.
         by: who answers.
         comment: why.
-        signal_id: the id of this answer; sending the same id again has no effect.
         verifier: checks the facts to approve; None for one based on the directory where the run was started.
         options: how to check them.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
-        SignalRefusedError: the run does not wait for this approval, or the approval is already answered.
+        SignalRefusedError: the run does not wait for this approval, its deadline is over, or it is already answered.
         ApprovalStaleError: the facts have changed since the run asked for approval.
         SettingError: the store cannot deliver signals.
     """
@@ -187,25 +186,45 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
     info = await _load_info(store, workflow_id)
     _refuse_ended(info, name)
     wait = _require_approval(workflow_id, name, latest)
-    for each in await _read_sent(inbox, info, name, signal_id):
-        if each.ends(wait):
-            verb = "approved" if each.data.get("approved") else "rejected"
-            who = f" by {each.by}" if each.by else ""
-            detail = f"it was already {verb}{who} at {each.sent_at:%Y-%m-%d %H:%M:%S} UTC"
-            raise SignalRefusedError(
-                workflow_id, name, detail=detail, remedy=f"Resume: 'flowckpt resume {shell_word(workflow_id)}'."
-            )
+    _refuse_answered(workflow_id, name, wait, sent_to(latest.metadata, await inbox.signals(workflow_id)))
     if is_approved and wait.claims:
         pack = claims.EvidencePack.from_document(wait.claims)
         report = await options.make_checker(verifier, latest.metadata).verifier.verify_evidence_pack(pack)
         if not report.verified:
             raise ApprovalStaleError(workflow_id, name, reasons=list_failures(report) or (report.reason,))
     data = {"approved": is_approved, "comment": comment}
-    kind, birth = WaitKind.APPROVAL, birth_of(latest.metadata)
-    answer = Signal(signal_id, wait.name, clock.now(), data, by, kind, wait.path, wait.request, birth)
-    is_new = await inbox.send_signal(workflow_id, answer)
-    facts = is_new, True, 0, info.status, str(info.owner or "")
+    now, birth = clock.now(), birth_of(latest.metadata)
+    _refuse_late(workflow_id, name, wait, now)
+    # One id for each question: of two answers at the same time, the store takes only the first.
+    question = digest_value([birth, wait.path, encode_utc(wait.since), wait.request])
+    signal_id = f"answer-{question.rpartition(':')[2][:26]}"
+    answer = Signal(signal_id, wait.name, now, data, by, WaitKind.APPROVAL, wait.path, wait.request, birth)
+    if not await inbox.send_signal(workflow_id, answer):
+        _refuse_answered(workflow_id, name, wait, sent_to(latest.metadata, await inbox.signals(workflow_id)))
+        raise SignalRefusedError(workflow_id, name, detail="it was answered just now")
+    facts = True, True, 0, info.status, str(info.owner or "")
     return Sent(workflow_id, signal_id, wait.name, WaitKind.APPROVAL, wait.path, *facts)
+
+
+def _refuse_answered(workflow_id: str, name: str, wait: Wait, signals: Iterable[Signal]) -> None:
+    """Refuse another answer to a question that has one."""
+    for each in signals:
+        if each.ends(wait):
+            verb = "approved" if each.data.get("approved") else "rejected"
+            who = f" by {each.by}" if each.by else ""
+            detail = f"it was already {verb}{who} at {each.sent_at:%Y-%m-%d %H:%M:%S} UTC"
+            raise SignalRefusedError(workflow_id, name, detail=detail, remedy=_resume_remedy(workflow_id))
+
+
+def _refuse_late(workflow_id: str, name: str, wait: Wait, now: datetime) -> None:
+    """Refuse an answer after the deadline: the run ignores it."""
+    if wait.due_at is not None and wait.is_due(now):
+        detail = f"its deadline was at {wait.due_at:%Y-%m-%d %H:%M:%S} UTC"
+        raise SignalRefusedError(workflow_id, name, detail=detail, remedy=_resume_remedy(workflow_id))
+
+
+def _resume_remedy(workflow_id: str) -> str:
+    return f"Resume: 'flowckpt resume {shell_word(workflow_id)}'."
 
 
 def _require_approval(workflow_id: str, name: str, latest: CheckpointData) -> Wait:

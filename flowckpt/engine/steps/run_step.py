@@ -566,7 +566,13 @@ def _note_start(run: RunContext, call: StepCall) -> int:
 
 
 def _make_end(run: RunContext, call: StepCall, outcome: Outcome, started_ns: int, tries: int = 1) -> StepEnd:
-    """Return the end of a step: its outcome, duration, number of tries, and failure."""
+    """Return the end of a step: its outcome, duration, number of tries, and failure.
+
+    A failure while the run is asked to stop may come from the stop: Ctrl-C also reaches the programs that a step has
+    started. So the step has no end, and runs again; only a step that must not run twice keeps its failure.
+    """
+    if outcome.error is not None and outcome.is_started and not call.modifiers.is_at_most_once:
+        run.interrupts.raise_pending(asyncio.current_task())
     assert call.since is not None
     end = StepEnd(outcome, None, call.since, (run.clock.elapsed_ns() - started_ns + 500) // 1000 / 1000)
     end.tries = tries
