@@ -125,6 +125,18 @@ def test_a_crashed_run_is_undone_by_its_program_without_running_anything_else(tr
     assert trips.log() == UNDONE
 
 
+def test_a_request_that_its_process_did_not_live_to_read_is_obeyed_before_the_next_step(trips):
+    owner = trips.start("run", "trip.py:trip", "--id", "one", "-i", "seconds=60")
+    trips.wait_for("last")
+    owner.send_signal(signal.SIGSTOP)
+    trips("cancel", "one", "--wait", "0").expect(75)
+    owner.kill()
+    owner.communicate()
+    before = trips.log()
+    assert "cancelled" in trips("resume", "one").expect(143).out
+    assert trips.log() == [*before, "undo flight", "undo hotel"]
+
+
 def test_a_suspended_run_is_cancelled(trips):
     trips("run", "trip.py:waiting", "--id", "one", "--stay", "0").expect(3)
     assert trips("cancel", "one", "--json").expect(0).document["was"] == "suspended"

@@ -331,6 +331,14 @@ def test_a_cancel_that_dies_forgets_no_step_whose_effect_is_unknown(flowckpt, tm
     assert flowckpt.log()[5:] == ["do 0", "do 1", "do 2", "do 3"]
 
 
+def test_a_cancel_names_what_the_first_of_two_crashes_left(flowckpt, tmp_path):
+    """The second attempt does not come to the step that the first one had started."""
+    (tmp_path / "trip.py").write_text(DYING.replace(".checkpoint()", ""))
+    flowckpt("run", "trip.py", "--id", "one", DIES_AT="do 2").expect(-signal.SIGKILL)
+    flowckpt("resume", "one", DIES_AT="do 0").expect(-signal.SIGKILL)
+    assert flowckpt("cancel", "one", "--json").expect(0).document["in_doubt"] == ["do0", "do1", "do2"]
+
+
 # --- somebody may still be doing it -----------------------------------------------------------------------------------
 
 

@@ -892,6 +892,48 @@ def test_an_approval_is_answered_once(world):
         world.engine.approve_sync("run", "the release", by="bob")
 
 
+def test_of_two_answers_at_the_same_time_one_is_refused(world):
+    """Both have seen that there is no answer yet, before either of them sends one."""
+    world.run(strict_review)
+    slow, quick = world.reopen(), world.engine
+    send = slow.send_signal
+
+    async def overtaken(run, signal):
+        slow.send_signal = send
+        await quick.reject("run", "the release", by="ann")
+        return await send(run, signal)
+
+    slow.send_signal = overtaken
+    with pytest.raises(SignalRefusedError, match="already rejected by ann"):
+        WorkflowEngine(slow, clock=world.clock).approve_sync("run", "the release", by="bob")
+    assert [each.by for each in asyncio.run(world.reopen().signals("run"))] == ["ann"]
+
+
+@pytest.mark.parametrize("answer", ["approve_sync", "reject_sync"])
+def test_an_answer_after_the_deadline_is_refused(world, answer):
+    @workflow
+    def soon() -> Generator[Any, Any, Any]:
+        return (yield step("review").approval("the release", timeout=3600))
+
+    world.run(soon)
+    world.clock.advance(3600)
+    with pytest.raises(SignalRefusedError, match="its deadline was at 2026-01-01 01:00:00 UTC"):
+        getattr(world.engine, answer)("run", "the release", by="bob")
+    assert world.pending() == []
+
+
+def test_a_signal_after_the_deadline_is_kept_for_a_later_wait_and_says_so(world):
+    @workflow
+    def twice() -> Generator[Any, Any, Any]:
+        first = yield step("first").wait("go", timeout=3600, default="nobody")
+        return [first, (yield step("second").wait("go"))]
+
+    world.run(twice)
+    world.clock.advance(3600)
+    assert not world.engine.signal_sync("run", "go", "late").is_awaited
+    assert world.resume(twice).output == ["nobody", "late"]
+
+
 def test_what_is_not_asked_for_cannot_be_approved(world):
     world.run(naps)
     with pytest.raises(SignalRefusedError, match="is not waiting for this approval"):

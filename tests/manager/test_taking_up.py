@@ -1,5 +1,9 @@
 """Taking a task up again: restore, roll back, and what remains to be done."""
 
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from flowckpt import CheckpointManager, EvidencePack, MemoryCheckpointStore, WorkflowEngine
@@ -407,3 +411,38 @@ def test_a_port_of_a_wrong_type_is_refused_at_once(setting, value):
     if setting != "listeners":
         with pytest.raises(SettingError, match=f"^{setting}="):
             CheckpointManager(MemoryCheckpointStore(), **{setting: value})
+
+
+# --- several event loops ---------------------------------------------------------------------------------------------
+
+
+def test_one_manager_serves_the_loops_of_several_threads(start):
+    """As in a service with a loop in each thread; they use the same task, and one of their own."""
+    manager, begin = start(), threading.Barrier(6)
+
+    async def work(own):
+        begin.wait()
+        for number in range(10):
+            for task in (own, "shared"):
+                step = await manager.begin_step(task, "write", None, f"{own} {number}")
+                await manager.commit_step(step, None, snapshot=number)
+
+    def in_its_own_loop(own):
+        asyncio.run(asyncio.wait_for(work(own), 60))
+
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(in_its_own_loop, [f"t{number}" for number in range(6)]))
+    for task, count in {"t0": 10, "t5": 10, "shared": 60}.items():
+        assert len(asyncio.run(manager.restore(task)).completed) == count
+
+
+async def test_one_who_gives_up_waiting_for_a_task_keeps_nobody_waiting(start):
+    manager = start()
+    lock = (await manager._tasks._take("task")).one_at_a_time
+    async with lock:
+        waiting = [asyncio.create_task(manager.begin_step("task", "write", None, str(number))) for number in range(4)]
+        await asyncio.sleep(0.05)
+        waiting[0].cancel()
+        waiting[2].cancel()
+    ended = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [isinstance(each, asyncio.CancelledError) for each in ended] == [True, False, True, False]
