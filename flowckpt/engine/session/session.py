@@ -640,8 +640,7 @@ class Session:
             RetryBudget(
                 limit, checkpointer, SHORT_SECONDS if options.stay is None else min(options.stay, SHORT_SECONDS)
             ),
-            # A request that was left while no process ran the run counts before the next step.
-            world.clock.elapsed_ns() + (LOOK_NS if origin.latest is None else 0),
+            world.clock.elapsed_ns() + (LOOK_NS if origin.latest is None else 0),  # a request may wait for the resume
             self._rest,
         )
         return Drive(workflow, replay, context, undoing, options.stay, self.ends_with_generation)
