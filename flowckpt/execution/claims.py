@@ -192,6 +192,54 @@ def make_stated_pack(claimed: ClaimedEvidence | None) -> EvidencePack:
     return _apply_policy(claimed, claims, "a step in doubt")
 
 
+def meets_demands(step: Step[Any], result: StepResult) -> bool:
+    """Return whether a result that was recorded for another step is one that this step could have recorded.
+
+    A command must have an exit code that this step accepts, and no less output than it keeps. Every claim of this step
+    must be recorded, for only recorded claims are checked before the result is used. Files are compared elsewhere.
+
+    Args:
+        step: the step that would use the result.
+        result: the result of an equal call.
+
+    Raises:
+        DecodingError: the record does not fit the annotation of the step's function, or its claims are malformed.
+        EncodingError: the claims of the step cannot be recorded.
+    """
+    output, claimed = execution.runner.restore_value(step, result), step.modifiers.evidence
+    try:
+        pack = make_stated_pack(None) if claimed is None else make_pack(claimed, output, place=result.path)
+    except Exception:  # the step fails with it when it runs
+        return False
+    action: Any = step.action
+    if action.is_command:
+        is_success = output.exit_code == 0 or has_exit_claim(pack)
+        if not is_success or execution.command.is_cut_short(action, output):
+            return False
+    return claimed is None or (result.evidence is not None and _is_covered(pack, read_pack(result)))
+
+
+def _is_covered(pack: EvidencePack, recorded: EvidencePack) -> bool:
+    """Return whether a recorded pack can only hold if a stated one does."""
+    pack = evidence.claims.EvidencePack.from_document(pack.to_document())  # its values as a record holds them
+    own = [claim for claim in recorded if not claim.role]
+    required = evidence.report.required_count(recorded, len(own))
+    is_as_strict = required >= evidence.report.required_count(pack, len(pack)) and len(own) == len(pack)
+    return (required == len(own) or is_as_strict) and all(any(_is_same(claim, each) for each in own) for claim in pack)
+
+
+def _is_same(claim: Evidence, recorded: Evidence) -> bool:
+    facts = recorded.expected
+    if recorded.state is evidence.claims.State.CAPTURED:  # facts were added when its step ended
+        facts = {name: facts.get(name) for name in claim.expected}
+    return (
+        (claim.evidence_type, claim.description, claim.expected, claim.metadata)
+        == (recorded.evidence_type, recorded.description, facts, recorded.metadata)
+        and claim.workers <= recorded.workers
+        and claim.is_transient >= recorded.is_transient
+    )
+
+
 def has_exit_claim(pack: EvidencePack) -> bool:
     """Return whether a claim gives the exit code of the step's command, and so decides about success."""
     return any(claim.evidence_type == evidence.claims.EvidenceType.COMMAND_EXIT for claim in pack)

@@ -19,7 +19,7 @@ from flowckpt.core.records.outputs import CommandOutput
 from flowckpt.core.system.process import signal_name
 from flowckpt.errors import CommandFailedError, StepTimeoutError
 from flowckpt.evidence.claims import find_secrets, scrub
-from flowckpt.execution.command_process import CommandProcess, OnLine
+from flowckpt.execution.command_process import CommandProcess, OnLine, is_cut_below
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import await_interruptibly
 from flowckpt.execution.thread import deliver_later
@@ -75,6 +75,12 @@ def check_exit(path: str, action: CommandAction, output: CommandOutput) -> None:
         remedy = "A user killed it, or the system did because memory ran out; see the system's log."
     message = f"{_format_argv(action)} {how}{f': {line}' if line else ''}"
     raise _command_error(message, remedy, path, action, output, exit_code=code)
+
+
+def is_cut_short(action: CommandAction, output: CommandOutput) -> bool:
+    """Return whether a recorded output was cut, and has less than a command would keep now."""
+    streams = (output.stdout, output.stdout_truncated), (output.stderr, output.stderr_truncated)
+    return any(is_cut_below(action.max_output, text, left_out) for text, left_out in streams)
 
 
 async def _run(

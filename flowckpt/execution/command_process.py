@@ -235,6 +235,7 @@ class LineSplitter:
 
 _SLACK = 1 << 16
 _LONGEST_CHARACTER = 4
+_ESCAPED_BYTE = re.compile(rb"\\x[0-9a-f]{2}")
 
 
 class OutputCapture:
@@ -280,7 +281,24 @@ class OutputCapture:
         while start < min(len(tail), _LONGEST_CHARACTER - 1) and tail[start] & 0xC0 == 0x80:
             start += 1
         left_out += halved + start
-        return f"{head}\n… {left_out:,} bytes left out …\n{tail[start:].decode('utf-8', 'backslashreplace')}", left_out
+        return f"{head}{_describe_gap(left_out)}{tail[start:].decode('utf-8', 'backslashreplace')}", left_out
+
+
+def _describe_gap(left_out: int) -> str:
+    return f"\n… {left_out:,} bytes left out …\n"
+
+
+def is_cut_below(limit: int, text: str, left_out: int) -> bool:
+    """Return whether a recorded output was cut, and has less than a limit would keep.
+
+    Args:
+        limit: how many bytes a step keeps.
+        text: the recorded output.
+        left_out: how many bytes were left out of it.
+    """
+    kept = _ESCAPED_BYTE.sub(b"\xff", text.replace(_describe_gap(left_out), "", 1).encode("utf-8", "replace"))
+    halved = 0 if kept.isascii() else 2 * (_LONGEST_CHARACTER - 1)  # a cut character is in neither half
+    return left_out > 0 and len(kept) + halved < limit
 
 
 GRACE_SECONDS = 5.0

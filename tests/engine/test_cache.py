@@ -30,7 +30,7 @@ from flowckpt import (
 from flowckpt.engine.rules.plan import Decision
 from flowckpt.engine.run import result_cache
 from flowckpt.errors import CheckpointStorageError, StepDefinitionError
-from flowckpt.evidence import file_sha256
+from flowckpt.evidence import command_exit, file_sha256, predicate
 from flowckpt.maintenance import export_run, import_run
 from flowckpt.stores import SqliteCheckpointStore, open_store
 from flowckpt.stores.log.sealing.keys import KeyRing, new_key
@@ -266,6 +266,80 @@ def test_a_result_whose_file_is_gone_is_not_taken(tmp_path):
     engine.run_sync(writing, target=str(target))
     assert engine.run_sync(writing, target=str(target)).steps.restored == 1
     target.unlink()
+    assert engine.run_sync(writing, target=str(target)).steps.executed == 1
+    assert target.read_text() == "report"
+
+
+def shell(script: str, **more: Any) -> Any:
+    return step("shell").command(["sh", "-c", script], **more)
+
+
+def is_enough(number: int = 0) -> bool:
+    return True
+
+
+def refuses(output: Any) -> Any:
+    raise ValueError(output)
+
+
+FAILS, LONG, BYTES, CUT = "exit 1", "seq 100", r"printf 'a\303\251\351%.0s' $(seq 50)", "printf '%.0sä' $(seq 50)"
+both = command_exit(0), predicate(is_enough)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "taking", "is_taken"),
+    [
+        (shell(FAILS).evidence(command_exit(1)), shell(FAILS), False),
+        (shell(FAILS).evidence(command_exit(1)), shell(FAILS).evidence(command_exit(0)), False),
+        (shell(FAILS).evidence(command_exit(1)), shell(FAILS).evidence(command_exit(1)), True),
+        (shell(":").evidence(command_exit(0)), shell(":"), True),
+        (shell(":"), shell(":").evidence(predicate(is_enough)), False),
+        (shell(":").evidence(predicate(is_enough, 1)), shell(":").evidence(predicate(is_enough)), False),
+        (shell(":").evidence(*both), shell(":").evidence(predicate(is_enough)), True),
+        (shell(":").evidence(*both, require_all=False), shell(":").evidence(predicate(is_enough)), False),
+        (shell(":").evidence(*both, require_all=False), shell(":").evidence(*both), False),
+        (shell(":").evidence(*both, require_all=False), shell(":").evidence(*both, require_all=False), True),
+        (shell(":").evidence(*both), shell(":").evidence(*both, min_verified=1), True),
+        (shell(":").evidence(predicate(is_enough).transient()), shell(":").evidence(predicate(is_enough)), False),
+        (shell(":").evidence(predicate(is_enough)), shell(":").evidence(predicate(is_enough).transient()), True),
+        (shell(":").evidence(lambda output: both), shell(":").evidence(lambda output: both), True),
+        (shell(":"), shell(":").evidence(refuses), False),
+        (shell(LONG, max_output=20), shell(LONG), False),
+        (shell(LONG, max_output=20), shell(LONG, max_output=21), False),
+        (shell(LONG, max_output=20), shell(LONG, max_output=20), True),
+        (shell(LONG, max_output=0), shell(LONG, max_output=0), True),
+        (shell(LONG), shell(LONG, max_output=20), True),
+        (shell(LONG + " >&2", max_output=20), shell(LONG + " >&2"), False),
+        (shell(BYTES, max_output=20), shell(BYTES, max_output=40), False),
+        *((shell(BYTES, max_output=limit), shell(BYTES, max_output=limit), True) for limit in range(19, 25)),
+        *((shell(CUT, max_output=limit), shell(CUT, max_output=limit), True) for limit in range(19, 25)),
+    ],
+)
+def test_a_result_is_taken_only_by_a_step_that_could_have_recorded_it(recorded, taking, is_taken):
+    @workflow(name="commands")
+    def running(takes: bool):
+        return (yield (taking.cache() if takes else recorded).checkpoint())
+
+    engine, empty = WorkflowEngine(MemoryCheckpointStore()), WorkflowEngine(MemoryCheckpointStore())
+    assert engine.run_sync(running, takes=False).status == "completed"
+    result, expected = engine.run_sync(running, takes=True), empty.run_sync(running, takes=True)
+    assert result.steps.restored == is_taken
+    assert (result.status, repr(result.error)) == (expected.status, repr(expected.error))
+    assert is_taken or result.output == expected.output
+
+
+def test_a_result_without_evidence_of_a_file_is_not_taken_by_a_step_that_demands_it(tmp_path):
+    @workflow
+    def making_only(target: str):
+        return (yield step("write").python(written, target).checkpoint())
+
+    target = tmp_path / "report"
+    engine = WorkflowEngine(MemoryCheckpointStore())
+    engine.run_sync(making_only, target=str(target))
+    target.unlink()
+    assert engine.run_sync(writing, target=str(target)).steps.executed == 1
+    assert target.read_text() == "report"
+    target.write_text("edited")
     assert engine.run_sync(writing, target=str(target)).steps.executed == 1
     assert target.read_text() == "report"
 

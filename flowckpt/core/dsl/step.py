@@ -440,7 +440,8 @@ class StepBase(FieldEquality):
         """Modifier: take the result of an equal call in any run of the store, instead of running the step.
 
         Calls are equal if function, code, arguments, `.version()` and `.reads()` are. The evidence of the other result is
-        checked first; a result whose evidence fails is not taken. Failures are never taken.
+        checked first; a result whose evidence fails, or that lacks a claim of this step, is not taken. Failures are never
+        taken.
 
         Args:
             max_age: seconds or a `timedelta`: the maximum age of the result; any age by default.

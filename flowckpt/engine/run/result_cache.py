@@ -37,7 +37,7 @@ from flowckpt.engine.rules.reasons import ResumePolicy
 from flowckpt.engine.run.resumption import find_moved_versions
 from flowckpt.errors import FlowckptError
 from flowckpt.evidence.report import VerificationReport
-from flowckpt.execution.claims import ClaimChecker
+from flowckpt.execution.claims import ClaimChecker, meets_demands
 from flowckpt.execution.runner import restore_value
 from flowckpt.stores.base import Ability, StoreBase
 
@@ -387,6 +387,8 @@ class ResultCache:
                 return None
             value, tree = restore_value(step, taken), plain_tree(result.held_output, path)
             refuse_secrets(tree, self.secrets, path)
+            if not meets_demands(step, taken):
+                return None
         except FlowckptError as error:
             _log.info("step %s of run %s is not taken: %s", result.path, run, error.message)
             return None
