@@ -296,19 +296,22 @@ def read_pack(result: StepResult) -> EvidencePack:
 
 def recorded_paths(result: StepResult, role: str) -> tuple[str, ...]:
     """Return the paths that a recorded result read or wrote."""
-    return tuple(str(each["expected"]["path"]) for each in _read_claims(result) if each.get("role") == role)
+    return tuple(str(each.expected["path"]) for each in _list_recorded(result) if each.role == role)
 
 
 def file_digests(result: StepResult) -> dict[str, str | None]:
     """Return the digests of the files that a recorded result wrote or has evidence about, by path; None if it has none."""
-    facts = (
-        each["expected"] for each in _read_claims(result) if each.get("role") != READS and "path" in each["expected"]
-    )
-    return {os.path.normpath(each["path"]): each.get("sha256", each.get("digest")) for each in facts}
+    facts = [each.expected for each in _list_recorded(result) if each.role != READS]
+    return {
+        os.path.normpath(each["path"]): each.get("sha256", each.get("digest"))
+        for each in facts
+        if isinstance(each.get("path"), str)
+    }
 
 
-def _read_claims(result: StepResult) -> list[Any]:
-    return list(((result.evidence or {}).get("pack") or {}).get("evidence") or ())
+def _list_recorded(result: StepResult) -> Iterable[Evidence]:
+    """Return the recorded claims, decoded: a path that is not UTF-8 is recorded in another form than others."""
+    return read_pack(result) if (result.evidence or {}).get("pack") else ()
 
 
 def read_facts(result: StepResult) -> evidence.StepFacts:

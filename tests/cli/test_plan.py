@@ -406,6 +406,37 @@ def test_a_plan_names_the_run_of_a_cached_result_and_no_cache_runs_it(flowckpt):
     assert flowckpt.log() == ["fetch"] * 2
 
 
+COPIES = """
+from pathlib import Path
+from flowckpt import step, workflow
+
+def copy(path: str) -> None:
+    Path("out", path).write_bytes(Path("in", path).read_bytes())
+
+@workflow
+def copies(names: list[str]):
+    for name in names:
+        yield step("copy").python(copy, name).reads(f"in/{name}").writes(f"out/{name}").checkpoint()
+    yield step("again").python(len, names).reads(f"out/{names[0]}").checkpoint()
+"""
+
+
+def test_an_edited_file_whose_name_is_not_utf_8_is_written_again(flowckpt, tmp_path):
+    name = os.fsdecode(b"caf\xe9.csv")
+    (tmp_path / "copies.py").write_text(COPIES.replace("names: list[str]", f"names: list[str] = [{ascii(name)}]"))
+    for each in ("in", "out"):
+        (tmp_path / each).mkdir()
+    (tmp_path / "in" / name).write_text("1")
+    flowckpt("run", "copies.py", "--id", "c").expect(0)
+    shown = flowckpt("show", "c", "--json").expect(0).document["steps"][0]
+    assert (shown["reads"], shown["writes"]) == ([f"in/{name}"], [f"out/{name}"])
+    (tmp_path / "out" / name).write_text("edited")
+    steps = flowckpt("plan", "c", "--json").expect(10).document["steps"]
+    assert [each["decision"] for each in steps] == ["rerun", "rerun"]
+    flowckpt("resume", "c").expect(0)
+    assert (tmp_path / "out" / name).read_text() == "1"
+
+
 def test_the_code_of_a_map_is_compared_in_its_members(flowckpt, tmp_path):
     (tmp_path / "mapped.py").write_text(
         "from flowckpt import step, workflow\n\n@workflow\ndef mapped():\n    yield step('m').map(str, [1, 2])\n"
