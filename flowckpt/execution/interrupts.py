@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import threading
 from asyncio.events import _set_running_loop
@@ -70,6 +71,7 @@ class Interrupts:
         self.is_in_place = False
         """Whether user code runs in the loop's thread, so that the loop stands still."""
         self._thread = threading.get_ident()
+        self._process = os.getpid()
         self.waits = 0
         """How many waits of the engine in the loop may be cancelled."""
         self.fence: FencedError | None = None
@@ -215,6 +217,10 @@ class Interrupts:
             raise RunInterrupted(LOST)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:  # forked by a step, such as a worker of a pool: the signal is not for the run
+            signal.signal(number, self._previous_handlers.get(number, signal.SIG_DFL))
+            signal.raise_signal(number)
+            return
         if number in CANCEL_SIGNALS.values():
             # The run is already stopping, or the process drives several runs, and it is unknown which one is meant:
             # then the request in the store decides, at their next steps.

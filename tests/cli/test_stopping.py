@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -120,6 +121,53 @@ def test_the_events_name_the_signal(trip):
     out, _ = running.communicate(timeout=120)
     last = out.splitlines()[-1]
     assert '"WorkflowSuspended"' in last and '"cause": "SIGTERM"' in last and '"is_saved": true' in last
+
+
+WORKERS = """
+import multiprocessing, os, signal, time
+from flowckpt import step, workflow
+
+made = multiprocessing.get_context("fork")
+
+def square(number):
+    return number * number
+
+def pool():
+    with made.Pool(2) as workers:  # whose end sends SIGTERM to each
+        return sum(workers.map(square, range(10)))
+
+def tell_and_wait(ready):
+    ready.set()
+    time.sleep(60)
+
+def ends():
+    codes = [pool()]
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        ready = made.Event()
+        worker = made.Process(target=tell_and_wait, args=(ready,))
+        worker.start()
+        ready.wait(60)
+        os.kill(worker.pid, number)
+        worker.join(60)
+        codes.append(worker.exitcode)
+    return codes
+
+@workflow
+def workers():
+    return (yield step("ends").python(ends).checkpoint())
+
+if __name__ == "__main__":
+    print(ends())
+"""
+
+
+def test_signals_end_the_processes_that_a_step_forks_as_without_a_run(flowckpt):
+    (flowckpt.directory / "workers.py").write_text(WORKERS)
+    plain = subprocess.run([sys.executable, "workers.py"], cwd=flowckpt.directory, capture_output=True, text=True)
+    out, err = flowckpt.start("run", "workers.py", "--json").communicate(timeout=120)
+    assert json.loads(out)["output"] == json.loads(plain.stdout) == [285, -signal.SIGTERM, -signal.SIGHUP, 1]
+    assert err.count("Traceback") == plain.stderr.count("Traceback") == 1, "that of Ctrl-C"
+    assert "RunInterrupted" not in err
 
 
 QUESTION = "Undo 'flight' and 1 other step, and cancel the run? [y/N]: "
