@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -234,9 +235,20 @@ def write_output(path: Path, text: str) -> None:
         click.UsageError: the path cannot be written.
         OSError: the disk failed; an earlier file is unchanged.
     """
-    try:
+    with named_on_failure(path):
         run_async(write_whole(path, [text.encode()]))
+
+
+@contextmanager
+def named_on_failure(path: Path) -> Iterator[None]:
+    """Name the file whose writing fails: the error of a full disk does not.
+
+    Raises:
+        click.UsageError: the path cannot be written.
+        OSError: the disk failed.
+    """
+    try:
+        yield
     except OSError as error:
-        if error.errno in MISNAMED:
-            raise click.UsageError(f"{path} cannot be written: {error.strerror}") from None
-        raise
+        message = f"{path} cannot be written: {error.strerror or error}"
+        raise (click.UsageError(message) if error.errno in MISNAMED else OSError(message)) from error

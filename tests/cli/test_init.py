@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 
 import pytest
 
 from flowckpt.cli.commands.setup import FILES
+from tests.small_disk import mounted_disk
 
 
 def test_the_pipeline_runs_and_its_test_passes_as_written(flowckpt):
@@ -47,6 +49,19 @@ def test_a_place_that_cannot_be_written_is_a_clear_error(flowckpt):
     (flowckpt.directory / "file").write_text("")
     failed = flowckpt("init", "file")
     assert failed.code == 2 and "file" in failed.err and "Traceback" not in failed.err
+
+
+def test_a_full_disk_is_named_and_leaves_no_part_of_a_file(flowckpt, tmp_path):
+    with mounted_disk(tmp_path / "disk", "256k") as disk:
+        ballast = disk / "ballast"
+        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while True:
+                file.write(b"x" * 4096)
+        failed = flowckpt("init", "disk/shop").expect(74)
+        assert failed.err == "flowckpt: disk/shop/pipeline.py cannot be written: No space left on device\n"
+        ballast.unlink()
+        assert "kept" not in flowckpt("init", "disk/shop").expect(0).err
+        assert all((disk / "shop" / name).read_text() == text for name, text in FILES.items())
 
 
 def test_the_written_files_pass_the_checks_of_this_project(tmp_path):

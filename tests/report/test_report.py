@@ -79,6 +79,8 @@ def test_an_earlier_file_is_replaced_by_one_for_its_owner_alone(etl):
         for missing in ("nowhere/x.html", "."):
             failed = etl(*command, "-o", missing).expect(2)
             assert f"{missing} cannot be written" in failed.err
+        failed = etl(*command, "-o", "/dev/full").expect(74)
+        assert failed.err == "flowckpt: /dev/full cannot be written: No space left on device\n"
 
 
 @pytest.mark.parametrize("run", ["../evil", "/tmp/evil", ".hidden", "a/b", "x" * 120])

@@ -18,6 +18,7 @@ from flowckpt.cli.notices import warn
 from flowckpt.cli.options import Command, color_option, json_option
 from flowckpt.cli.render.tables import show_table
 from flowckpt.cli.render.terminal import escape, say, write_document, write_lines
+from flowckpt.cli.runs import named_on_failure
 from flowckpt.cli.settings import command_settings
 from flowckpt.stores.open import hide_passwords
 
@@ -116,17 +117,13 @@ def init_command(directory: Path, as_json: bool) -> int:
       flowckpt init
       flowckpt init shop
     """
-    written, kept = [], []
+    written: list[str] = []
+    kept: list[str] = []
     for name, text in FILES.items():
         path = directory / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
-        except FileExistsError:
-            kept.append(name)
-        else:
-            written.append(name)
+        with named_on_failure(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            (written if _write_new(path, text) else kept).append(name)
     if as_json:
         write_document({"directory": str(directory), "written": written, "kept": kept})
         return ExitCode.DONE
@@ -142,6 +139,19 @@ def init_command(directory: Path, as_json: bool) -> int:
     say(f"Run it: {change}flowckpt run pipeline.py")
     say(f"Test it: {change}python -m pytest")
     return ExitCode.DONE
+
+
+def _write_new(path: Path, text: str) -> bool:
+    """Write a file; return False if it exists."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        return False
+    except OSError:
+        path.unlink(missing_ok=True)  # the next call would keep a part of it as an existing file
+        raise
+    return True
 
 
 _PATH_OF_URL = re.compile(r"^(https?://)(?:[^/?#]*@)?([^/?#]*).*", re.IGNORECASE | re.DOTALL)
