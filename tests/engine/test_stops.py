@@ -138,6 +138,8 @@ def law(block: tuple[Node, ...], stops: list[int], where: str, broken: int | Non
         assert of_others(life.started(), lost) == of_others(whole.started(), lost)
 
 
+# A stop that another thread has raised may meet a callback of the garbage collector, from which Python drops exceptions.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 UNHURRIED: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 ANY: Callable[[Any], Any] = given(
     programs(*WAITS, *RUNS, *LIVES, most=5),
