@@ -38,6 +38,10 @@ class WaitKind(StrEnum):
     """A note about a later check of the run's evidence, which no step takes."""
 
 
+REQUESTS = (WaitKind.CANCEL, WaitKind.CHECKPOINT, WaitKind.TAG)
+"""The kinds of messages that ask the owner of a run to do something."""
+
+
 @lazy_frozen(eq=False, repr=False)
 class Wait(FieldEquality):
     """A step that waits.

@@ -109,9 +109,14 @@ class RunContext:
         birth, ended = str(saves.metadata.get(BIRTH, "")), saves.metadata.get(ENDED)
         return run.inbox.Requests(saves.store, self.workflow_id, birth, self.interrupts, ended)
 
-    async def poll_requests(self) -> None:
-        """Look for requests to the run: a cancel stops the run, other requests are carried out at once."""
-        requests = await self.requests.poll()
+    async def poll_requests(self, *, patience: float = 0.0) -> None:
+        """Look for requests to the run: a cancel stops the run, other requests are carried out at once.
+
+        Args:
+            patience: how many seconds to wait for the store's answer, if more than a moment; a later one is read at the next
+                look.
+        """
+        requests = await self.requests.poll(patience)
         self.look_at_ns = self.clock.elapsed_ns() + LOOK_NS * self.requests.slowdown
         recorder = self.recorder
         if not requests or not recorder.is_start_saved:  # nothing to save while results are still being restored

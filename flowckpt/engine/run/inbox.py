@@ -204,16 +204,16 @@ class Requests:
         except FlowckptError as error:
             _log.warning("run %s: the request to cancel it could not be removed: %s", self.workflow_id, error)
 
-    async def poll(self) -> Sequence[Signal]:
+    async def poll(self, patience: float = 0.0) -> Sequence[Signal]:
         """Look for requests: stop the run for a cancel, and return the requests for checkpoints and tags.
 
-        If the store does not answer at once, its answer is read at the next poll. A failure to read is reported once,
-        until a read succeeds again.
+        If the store does not answer at once, or within `patience` seconds, its answer is read at the next poll. A
+        failure to read is reported once, until a read succeeds again.
         """
         if self.interrupts.pending_signal:
             return ()
         if self._looking is None:
-            self._looking = await start_within(self.store.signals(self.workflow_id), patience=_MOMENT)
+            self._looking = await start_within(self.store.signals(self.workflow_id), patience=max(patience, _MOMENT))
         else:
             await asyncio.sleep(0)
         if not self._looking.done():

@@ -32,7 +32,7 @@ from flowckpt.core.records import (
 from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.records.result import sum_figures
-from flowckpt.core.records.wait import ENDED, STOPPED, TAKEN, birth_of, open_waits
+from flowckpt.core.records.wait import ENDED, REQUESTS, STOPPED, TAKEN, birth_of, open_waits
 from flowckpt.core.replay import Replay
 from flowckpt.core.system import ids
 from flowckpt.core.system.attrs_base import lazy_define
@@ -111,6 +111,8 @@ if TYPE_CHECKING:
 RECORDED = "executors"
 """Metadata key: the executor descriptions that the run was started with, by name."""
 
+_REQUEST_SECONDS = 30.0
+"""How long a resume waits for the store to tell what it was asked for."""
 _HARMLESS = ("engine", "thread", "process")
 
 
@@ -505,7 +507,21 @@ class Session:
             crash_count,
             reusable=resumption.spare,
         )
-        return self._make_drive(lease, origin)
+        drive = self._make_drive(lease, origin)
+        if await self._has_requests():
+            await drive.context.poll_requests(patience=_REQUEST_SECONDS)
+        return drive
+
+    async def _has_requests(self) -> bool:
+        """Return whether somebody has asked the run for something while no process ran it."""
+        store = self._ports.store
+        if not store.has(Ability.SIGNALS):
+            return False
+        try:
+            signals = await store.signals(self._workflow_id)
+        except FlowckptError:  # the run looks again when its first step has ended
+            return False
+        return any(each.kind in REQUESTS for each in signals)
 
     def _make_metadata(self, resumption: Resumption) -> dict[str, Any]:
         """Return the metadata of a resume's first checkpoint."""
@@ -640,7 +656,7 @@ class Session:
             RetryBudget(
                 limit, checkpointer, SHORT_SECONDS if options.stay is None else min(options.stay, SHORT_SECONDS)
             ),
-            world.clock.elapsed_ns() + (LOOK_NS if origin.latest is None else 0),  # a request may wait for the resume
+            world.clock.elapsed_ns() + LOOK_NS,
             self._rest,
         )
         return Drive(workflow, replay, context, undoing, options.stay, self.ends_with_generation)

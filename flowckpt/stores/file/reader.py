@@ -46,6 +46,7 @@ from flowckpt.stores.file.layout import (
     LOCK,
     NOT_OURS,
     RUNS,
+    SIGNALS,
     parse_head_number,
     run_directory,
     segment_name,
@@ -324,9 +325,12 @@ class FileReader(Location, LogRuns[FileRunWriter]):
     def signals(self, workflow_id: str) -> list[Signal]:
         """Return the messages for a run, in the order of sending."""
         filesystem, seals = self._filesystem, self.seals
-        return self._read_directory(
-            workflow_id, lambda found: signals.read_signals(filesystem, found, workflow_id, seals), []
-        )
+
+        def read(run: int) -> list[Signal]:
+            is_there = filesystem.exists(run, SIGNALS)  # most runs never get one
+            return signals.read_signals(filesystem, run, workflow_id, seals) if is_there else []
+
+        return self._read_directory(workflow_id, read, [])
 
     def check(self, workflow_id: str | None = None) -> list[Finding]:
         """Verify one run or all of them."""
