@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import array
+import cmath
 import collections
 import copyreg
 import dataclasses
 import decimal
 import enum
 import functools
+import math
 import operator
 import os
 import pathlib
@@ -72,6 +74,13 @@ def scaled(rate: int) -> Any:
     return lambda value: rate * value
 
 
+PLUS, TIMES = lambda value: value + 1, lambda value: value * 10
+
+
+def composed(first: Any, second: Any) -> Any:
+    return lambda value: second(first(value))
+
+
 def counted(text: str) -> Any:
     made = collections.defaultdict(list)
     for letter in text:
@@ -129,6 +138,12 @@ VALUES = {
     "function": (lambda name: {"twice": twice, "thrice": thrice}[name], "twice", "thrice"),
     "class": (lambda name: {"Client": Client, "Slotted": Slotted}[name], "Client", "Slotted"),
     "builtin": (lambda name: {"len": len, "max": max}[name], "len", "max"),
+    "function of a library": (lambda module: module.sqrt, math, cmath),
+    "cached function": (functools.cache, twice, thrice),
+    "lambdas in an order": (lambda way: [PLUS, TIMES][::way], 1, -1),
+    "set of lambdas": (lambda number: {PLUS, TIMES, *[composed(PLUS, TIMES)][:number]}, 0, 1),
+    "closure of functions": (lambda way: composed(*[PLUS, TIMES][::way]), 1, -1),
+    "closure of library functions": (lambda way: composed(*[int, len][::way]), 1, -1),
     "in a list": (lambda stop: [range(stop)], 1, 2),
     "in a dict": (lambda stop: {"to": slice(stop), "at": datetime(2026, 1, 1, tzinfo=UTC)}, 1, 2),
     "beside a function": (lambda limit: {"key": twice, "limit": limit}, 1, 2),
@@ -163,10 +178,27 @@ def test_a_library_that_changes_how_exceptions_are_pickled_changes_no_argument(m
     assert digest("exception", 0) == before
 
 
+def test_the_way_in_which_python_pickles_a_path_changes_no_argument(monkeypatch):
+    before = digest("PurePosixPath", 0)
+    assert before == "ByrUQyGarkoYNtjzA4b2-w"
+    monkeypatch.setattr(pathlib.PurePath, "__reduce__", lambda path: (type(path), (str(path),)))
+    assert digest("PurePosixPath", 0) == before
+
+
+def test_the_name_of_a_comprehension_around_a_function_changes_no_argument():
+    """A comprehension is a function of its own before Python 3.12."""
+    function = composed(PLUS, TIMES)
+    before = digest_value(function)
+    function.__qualname__ = "composed.<locals>.<listcomp>.<lambda>"
+    assert digest_value(function) == before
+
+
 def test_functions_and_classes_count_as_code():
+    lambdas = {"lambdas in an order", "set of lambdas", "closure of functions", "closure of library functions"}
     with_code = {name for name in VALUES if code_part(digest(name, 0))}
     of_values = {"str subclass", "list subclass", "set subclass"}
-    assert with_code == {"partial", "closure", "function", "class", "beside a function", "beside a client"} | of_values
+    functions = {"partial", "closure", "function", "class", "beside a function", "beside a client", "cached function"}
+    assert with_code == functions | lambdas | of_values
 
 
 @dataclasses.dataclass

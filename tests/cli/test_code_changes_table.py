@@ -183,8 +183,19 @@ def cleaner(by):
     return clean_by
 
 
+def picking(pick):
+    def picked(count):
+        return clean(count, pick(9, 10))
+
+    return picked
+
+
 def add(by):
     return by + 3
+
+
+def clean_in_order(functions, count):
+    return clean(count, functions[0](10))
 
 
 def clean_with(add, count):
@@ -222,7 +233,10 @@ CASES: dict[str, list[Case]] = {
     "comments, formatting, docstrings": [
         Case(edit('    note("clean")\n', '    """Clean."""\n\n    note(  "clean"  )  # now\n')),
     ],
-    "the arguments of a recorded step": [Case(OTHER_ARGUMENT)],
+    "the arguments of a recorded step": [
+        Case(OTHER_ARGUMENT),
+        Case(edit("clean_with, abs", "clean_with, float"), calling("clean_with, abs, 5")),
+    ],
     "`tolerate` or `min_success` of a recorded map or group": [
         Case(
             edit("min_success=1", "min_success=2"),
@@ -232,12 +246,17 @@ CASES: dict[str, list[Case]] = {
     "what the function of a recorded step holds": [
         Case(edit("Priced(10)", "Priced(11)"), calling("Priced(10).clean, 5")),
         Case(edit("cleaner(10)", "cleaner(11)"), calling("cleaner(10), 5")),
+        Case(edit("picking(max)", "picking(min)"), calling("picking(max), 5")),
     ],
     "the code of a function or class that is passed as an argument": [
         Case(edit("def add(by):\n    return by + 3", "def add(by):\n    return by + 4"), calling("clean_with, add, 5")),
         Case(edit("        return by + 3", "        return by + 4"), calling("clean_with, Cleaner(1).add, 5")),
         Case(edit("        return by + 3", "        return by + 4"), calling("clean_by, Cleaner(1), 5")),
         Case(edit("lambda by: by", "lambda by: by + 1"), calling("clean_with, lambda by: by, 5")),
+        Case(
+            edit("[lambda by: by, lambda by: -by]", "[lambda by: -by, lambda by: by]"),
+            calling("clean_in_order, [lambda by: by, lambda by: -by], 5"),
+        ),
         Case(edit("return 3 + by", "return 4 + by"), calling("clean_by, Money(5), 5")),
         Case(edit("return by - -3", "return by - -4"), calling("clean_by, Config(cents=5), 5")),
         Case(edit("        return 10", "        return 11"), calling('clean_at, {"usual": Tariff.FULL}, 5')),

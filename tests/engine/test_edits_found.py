@@ -27,6 +27,11 @@ MODEL = "import pydantic, typing\ndef cents(v): return f'{v}c'\nMoney = typing.A
 EVENT = MODEL.replace("{type}", "int")
 OTHER = "def area(self):\n    return self.epochs * 3\ndef plain(g):\n    def inner(*a):\n        return g(*a)\n    return inner\n"
 
+HOLDING = "def make(agg):\n    def f(rows):\n        return agg(rows)\n    return f\nf = make(min)\n"
+SCALING = "def make(rate):\n    def f(x):\n        return x * (rate or 1)\n    return f\nf = make(None)\n"
+COMPOSING = "def scale(x): return x * 10\ndef shift(x): return x + 1\ndef make(first, second):\n    def f(x):\n        return second(first(x))\n    return f\nf = make(scale, shift)\n"
+CHAINING = "FS = [lambda x: x + 1, lambda x: x * 10]\ndef f(fs):\n    x = 3\n    for each in fs:\n        x = each(x)\n    return x\n"
+
 EDITS = {  # the body, what is edited and how, the argument, other files
     "a helper beside a module for another Python": ("try:\n    from new import g\nexcept SyntaxError:\n    from other import g\ndef f(x):\n    return g(x)\n", "x * 3", "x * 4", "10", {"new.py": "def g(: pass\n", "other.py": "def g(x):\n    return x * 3\n"}),
     "a module that cannot be parsed": ("try:\n    import new\nexcept SyntaxError:\n    new = None\ndef f(x):\n    return new and new.R\n", "R = 3 3", "R = 3", "10", {"new.py": "R = 3 3\n"}),
@@ -57,6 +62,22 @@ EDITS = {  # the body, what is edited and how, the argument, other files
     "the elements in a loop": ("M = [{}, {}]\nfor m in M:\n    m['rate'] = 3\ndef f(x):\n    return M\n", "= 3", "= 4", "10", {}),
     "another name": ("T = [1]\nU = T\nU.append(3)\ndef f(x):\n    return T\n", "(3", "(4", "10", {}),
     "a registry by update": ("REG = {}\ndef reg(fn):\n    REG.update({'a': fn})\n    return fn\n@reg\ndef g(x):\n    return x * 3\ndef f(x):\n    return REG['a'](x)\n", "* 3", "* 4", "10", {}),
+    "the library function that a closure holds": (HOLDING, "make(min)", "make(max)", "[1, 5]", {}),
+    "the class that a closure holds": (HOLDING.replace("make(min)", "make(set)"), "make(set)", "make(frozenset)", "[1, 5]", {}),
+    "the module that a closure holds": ("def make():\n    import json as codec\n    def f(x):\n        return len(codec.dumps(x))\n    return f\nf = make()\n", "json", "pickle", "[1]", {}),
+    "the library function that a default holds": ("def make():\n    def f(x, agg=min):\n        return agg(x)\n    return f\nf = make()\n", "=min", "=max", "[1, 5]", {}),
+    "the library function that a held function holds": (HOLDING.replace("make(min)", "make(make(min))"), "make(min)", "make(max)", "[1, 5]", {}),
+    "the value in a closure that was None": (SCALING, "make(None)", "make(3)", "5", {}),
+    "the object without content that a closure holds": (HOLDING.replace("f = ", "class A:\n    def __call__(self, x):\n        return 1\nclass B(A):\n    def __call__(self, x):\n        return 2\nf = ").replace("make(min)", "make(A())"), "make(A())", "make(B())", "5", {}),
+    "which variable of a closure holds which function": (COMPOSING, "(scale, shift)", "(shift, scale)", "3", {}),
+    "which variable of a closure holds which lambda": (COMPOSING.replace("(scale, shift)", "(lambda x: x * 10, lambda x: x + 1)"), "(lambda x: x * 10, lambda x: x + 1)", "(lambda x: x + 1, lambda x: x * 10)", "3", {}),
+    "the pattern in a closure": ("import re\ndef make(rx):\n    def f(x):\n        return rx.sub('', x)\n    return f\nf = make(re.compile('a'))\n", "('a')", "('b')", "'ab'", {}),
+    "the pattern whose method is the step": ("import functools, re\nf = functools.partial(re.compile('a').sub, '-')\n", "('a')", "('b')", "'ab'", {}),
+    "the class of a passed class method": ("import collections\nclass A(collections.UserDict): pass\nclass B(A): pass\ndef f(make):\n    return type(make('ab')).__name__\n", "class B(A): pass\n", "class B(A): pass\nA = B\n", "A.fromkeys", {}),
+    "the order of passed lambdas": (CHAINING, "[lambda x: x + 1, lambda x: x * 10]", "[lambda x: x * 10, lambda x: x + 1]", "FS", {}),
+    "the order of passed lambdas of one line": (CHAINING.replace("FS =", "a, b = lambda x: x + 1, lambda x: x * 10\nFS =").replace("[lambda x: x + 1, lambda x: x * 10]", "[a, b]"), "[a, b]", "[b, a]", "FS", {}),
+    "which key has which lambda": (CHAINING.replace("in fs", "in fs.values()").replace("[lambda x: x + 1, lambda x: x * 10]", "{'u': lambda x: x + 1, 'v': lambda x: x * 10}"), "{'u': lambda x: x + 1, 'v': lambda x: x * 10}", "{'u': lambda x: x * 10, 'v': lambda x: x + 1}", "FS", {}),
+    "the code of a passed cached function": ("import functools\n@functools.cache\ndef g(x):\n    return x * 3\ndef f(g):\n    return g(2)\n", "* 3", "* 4", "g", {}),
     "an assignment in a condition": ("if (R := 3):\n    pass\ndef f(x):\n    return x * R\n", ":= 3", ":= 4", "10", {}),
 }  # fmt: skip
 
@@ -81,6 +102,10 @@ HARMLESS = {
     "another registered function": ("REG = []\ndef other(x):\n    return 3\ndef f(x):\n    return x\nREG.append(f)\nREG.append(other)\n", "return 3", "return 4", "10", {}),
     "another registered object": ("class T:\n    def __init__(self, n):\n        self.n = n\na = T(1)\nb = T(3)\nREG = set()\nREG.add(a)\nREG.add(b)\ndef f(x):\n    return a.n\n", "T(3)", "T(4)", "10", {}),
     "the workflow of a call with options": ("OPTIONS = {}\ndef g(x):\n    return 3\ndef run(*given): pass\nimport other\nother.run(g, OPTIONS)\ndef f(x):\n    return OPTIONS\n", "return 3", "return 4", "10", {"other.py": "def run(*given): pass\n"}),
+    "a line above lambdas whose lines get another number of digits": ("def make(first, second):\n    def f(x):\n        return second(first(x))\n    return f\nf = make(\n    lambda x: x * 10,\n    lambda x: x + 1,\n)\n", "def make", "# a comment\ndef make", "3", {}),
+    "the module of a function that a closure holds": (COMPOSING.replace("def scale(x): return x * 10\n", "from other import scale\n"), "from other import scale", "from more import scale", "3", {"other.py": "def scale(x): return x * 10\n", "more.py": "def scale(x): return x * 10\n"}),
+    "the module of a passed function": ("from other import g\ndef f(g):\n    return g(3)\n", "from other import g", "from more import g", "[g][0]", {"other.py": "def g(x): return x * 10\n", "more.py": "def g(x): return x * 10\n"}),
+    "functions that hold each other": ("def make():\n    def even(n): return n == 0 or odd(n - 1)\n    def odd(n): return n > 0 and even(n - 1)\n    return even\nf = make()\n", "def make", "# a comment\ndef make", "4", {}),
     "the set-up of an installed package": ("import logging\nlogging.basicConfig(level=30)\ndef f(x):\n    logging.info(x)\n", "30", "40", "10", {}),
 }  # fmt: skip
 
@@ -164,6 +189,61 @@ def test_a_time_in_the_future_stays_no_edit_when_it_has_passed(tmp_path, monkeyp
     assert not functions.is_edited("flow.py", scope)
     status.st_ctime_ns = later + 1
     assert functions.is_edited("flow.py", scope)
+
+
+LIBRARIES = {  # the body, what is passed, and what is passed instead
+    "a function of another module": ("import cmath, math\ndef f(root):\n    return str(root(4))\n", "math.sqrt", "cmath.sqrt"),
+    "a class of another package": ("import asyncio, queue\ndef f(kind):\n    return kind.__module__\n", "queue.Queue", "asyncio.Queue"),
+    "a function of another module in a list": ("import json, pickle\ndef f(functions):\n    return [len(each([1])) for each in functions]\n", "[json.dumps]", "[pickle.dumps]"),
+    "the class of an inherited method": ("from collections import OrderedDict, UserDict\nclass A(UserDict): pass\ndef f(make):\n    return type(make('ab')).__name__\n", "UserDict.fromkeys", "A.fromkeys"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_another_function_of_a_library_is_another_argument(name, call, tmp_path):
+    body, old, new = LIBRARIES[name]
+    write(tmp_path, body, old, {})
+    first = call("run", "flow.py", "--id", "one")
+    assert first[0] == 0 and "0 executed" in call("resume", "one")[2], first
+    write(tmp_path, body, f"{new}  ", {})
+    resumed = call("resume", "one")
+    assert resumed[:2] == call("run", "flow.py", "--id", "clean")[:2] and resumed[1] != first[1], resumed
+
+
+CACHED = """
+from flowckpt import step, workflow
+
+def scale(x): return x * 10
+def shift(x): return x + 1
+def holding(function):
+    def held(x): return function(x)
+    return held
+def composing(first, second):
+    def composed(x): return second(first(x))
+    return composed
+def chain(x, functions):
+    for function in functions: x = function(x)
+    return x
+
+@workflow
+def flow():
+    inc, ten = lambda x: x + 1, lambda x: x * 10
+    found = []
+    for function in (min, max, sum):
+        found.append((yield step("held").python(holding(function), [1, 5, 3]).cache().checkpoint()))
+    for pair in ((scale, shift), (shift, scale), (inc, ten), (ten, inc)):
+        found.append((yield step("composed").python(composing(*pair), 3).cache().checkpoint()))
+        found.append((yield step("chain").python(chain, 3, [*pair]).cache().checkpoint()))
+    return found
+"""
+
+
+def test_a_cached_result_is_that_of_the_functions_that_the_call_uses(call, tmp_path):
+    (tmp_path / "flow.py").write_text(CACHED)
+    clean = call("run", "flow.py", "--id", "clean", "--no-cache")
+    first, second = call("run", "flow.py", "--id", "one"), call("run", "flow.py", "--id", "two")
+    assert clean[0] == 0 and clean[1] == first[1] == second[1], (clean, first, second)
+    assert second[3].count("taken from run") == 11, second
 
 
 FAN_OUTS = {  # how the finished fan-out is yielded, and the edit

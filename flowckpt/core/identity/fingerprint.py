@@ -179,7 +179,7 @@ class _Walk:
 
     def texts(self) -> list[str]:
         """Return the texts of all reached definitions, by name; those of one name in the order reached."""
-        entered = [(source, sorted(names)) for source, names in self._entered.items()]
+        entered = [(source, sorted(names, key=_by_line)) for source, names in self._entered.items()]
         self._waiting = [(source, name) for source, names in reversed(entered) for name in reversed(names)]
         while self._waiting:
             source, name = self._waiting.pop()
@@ -262,6 +262,12 @@ class _Walk:
         return found
 
 
+def _by_line(name: str) -> tuple[str, list[int]]:
+    """Return a key that sorts nested functions of one name by their lines, as numbers."""
+    base, *place = name.split(" ")
+    return base, [*map(int, place)]
+
+
 def _without_line(name: str) -> str:
     """Return the name of a definition without the line of a nested function or the number of a version in a notebook."""
     return name.partition(" ")[0].partition("@")[0]
@@ -327,10 +333,16 @@ def _locate(part: FunctionType | type) -> tuple[Source | None, tuple[str, ...]]:
 
 
 def _locate_own(part: FunctionType | type) -> tuple[Source | None, tuple[str, ...]]:
-    """Return the module and the names of a function or class, of a nested function without the definition around it."""
+    """Return the module and the names of a function or class, of a nested function without the definition around it.
+
+    A lambda at the top level has its own name beside that of its definition, which may contain several.
+    """
     source, names = _locate(part)
-    if source is not None and isinstance(part, FunctionType) and "<locals>" in part.__code__.co_qualname:
-        names = (source.note_nested(source.first_line(part.__code__), part.__code__.co_name),)
+    if source is not None and isinstance(part, FunctionType):
+        if "<locals>" in part.__code__.co_qualname:
+            names = (source.note_nested(part.__code__),)
+        elif part.__code__.co_name == "<lambda>":
+            names = (*names, source.note_nested(part.__code__))
     return source, names
 
 
@@ -554,16 +566,22 @@ class Source:
         self._found[line, name] = names = tuple(found.values())
         return names
 
-    def note_nested(self, line: int, name: str) -> str:
+    def note_nested(self, code: CodeType) -> str:
         """Return a name for a nested function, by its first line, under which `read_definition` finds it.
 
-        Several lambdas of one line count together.
+        Of several lambdas of one line, the columns in the code tell which one it is. Without them (`-X no_debug_ranges`),
+        the lambdas count together.
         """
+        line, name = self.first_line(code), code.co_name
         key = f"{name} {line}"
         if key not in self.definitions:
             tops = {id(each[-1]): each[-1] for top in self.names_at(line, name) for each in self.definitions[top]}
             found = [node for top in tops.values() for node in ast.walk(top) if _is_function_at(node, line, name)]
             self.definitions[key] = [(node,) for node in found]
+        lambdas = [node for (node,) in self.definitions[key] if isinstance(node, ast.Lambda)]
+        if len(lambdas) > 1 and (node := syntax.find_lambda(lambdas, code, line - code.co_firstlineno)) is not None:
+            key = f"{key} {node.col_offset}"
+            self.definitions[key] = [(node,)]
         return key
 
     def has(self, name: str) -> bool:

@@ -334,6 +334,37 @@ def find_functions(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
             waiting += _child_nodes(node)
 
 
+def find_lambda(lambdas: Iterable[ast.Lambda], code: CodeType, shift: int = 0) -> ast.Lambda | None:
+    """Return the one of several lambdas from which a code object was compiled; None if that cannot be known.
+
+    Args:
+        lambdas: the lambdas, which begin on one line.
+        code: the code object.
+        shift: by how many lines the lambdas are below the lines of the code.
+    """
+    # A place without columns belongs to no expression.
+    places = [each for each in code.co_positions() if each[0] is not None and each[3]]
+    found: dict[tuple[int, int], ast.Lambda] = {}
+    for node in lambdas:
+        body: Any = node.body
+        first, last = (body.lineno, body.col_offset), (body.end_lineno, body.end_col_offset)
+        if any(first <= (at + shift, column) and (end + shift, stop) <= last for at, end, column, stop in places):  # type: ignore[operator]
+            found[first] = node
+    if found:
+        return found[max(found)]  # the innermost one
+    # The code of a lambda that returns a constant has no columns in Python 3.12.
+    return next((each for each in lambdas if _plain_constants(_compile_lambda(each)) == _plain_constants(code)), None)
+
+
+def _compile_lambda(node: ast.Lambda) -> CodeType:
+    made: CodeType = compile(ast.Expression(node), "", "eval")
+    return [each for each in made.co_consts if isinstance(each, CodeType)][-1]  # those before it belong to its defaults
+
+
+def _plain_constants(code: CodeType) -> str:
+    return repr([code.co_varnames, [each for each in code.co_consts if not isinstance(each, CodeType)]])
+
+
 def find_used_names(
     nodes: Iterable[ast.AST], scope: Mapping[str, Any], *, is_run: bool = False
 ) -> tuple[set[str], set[Import]]:

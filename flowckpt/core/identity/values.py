@@ -18,8 +18,10 @@ class are what pickle would save.
 The state of any other object of the program or of a package (a client, a model) is not compared: it may hold the time
 of its start, and change with each call. Its class counts. So do functions, and the class of a value (if it only declares
 fields, by their names in their order): a form may be `V`, `V.C`, `V?` or `V.C?`, where `V` is the digest of what can be
-compared, `C` that of the code, and `?` says that the state of an object is left out. A value that the called function
-holds has a `~` before its form.
+compared, `C` that of the code, in the order in which the value contains it, and `?` says that the state of an object is
+left out. A value that the called function holds has a `~` before its form.
+
+Code of Python or of a package has no fingerprint, so its name counts with its module, as a value.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from base64 import urlsafe_b64encode
 from collections import OrderedDict, deque
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, Sized, ValuesView
 from hashlib import sha256
+from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
@@ -49,8 +52,9 @@ from flowckpt.core.identity.fingerprint import has_only_fields, step_fingerprint
 from flowckpt.core.identity.inputs_hash import canonical
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.system import external
+from flowckpt.core.system.declared import module_name
 from flowckpt.core.system.external import is_pydantic
-from flowckpt.core.system.functions import cached_per_function
+from flowckpt.core.system.functions import cached_per_function, is_installed
 from flowckpt.core.system.secret import MARK, Secret
 from flowckpt.errors import EncodingError, StepNotYieldedError
 
@@ -110,7 +114,8 @@ def digest_value(value: Any, secrets: KnownSecrets = NONE) -> Json:
                 return UNKNOWN  # only the name of its class is known
             digest = sha256(canonical(secrets.redact_tree(tree) if secrets.is_any else tree))
             if walk.codes:
-                rest = f".{_short(sha256(canonical(sorted(walk.codes))))}"
+                codes = secrets.redact_tree(walk.codes) if secrets.is_any else walk.codes
+                rest = f".{_short(sha256(canonical(codes)))}"
             rest += UNKNOWN * walk.has_state
     except StepNotYieldedError:
         raise
@@ -135,16 +140,17 @@ class ValueTree:
         opens_objects: whether objects outside the codec's types are followed, and not refused.
 
     Attributes:
-        codes: the fingerprints of the functions and classes in the value.
+        codes: the fingerprints of the functions and classes in the value, in its order, and what functions hold of code.
         has_state: whether the value contains an object whose state is left out.
     """
 
     def __init__(self, secrets: KnownSecrets = NONE, *, opens_objects: bool = True) -> None:
-        self.codes: set[str] = set()
+        self.codes: list[Json] = []
         self.has_state = False
         self._opens_objects = opens_objects
         self._left = MAX_ITEMS
         self._open: dict[int, int] = {}
+        self._numbers: dict[Any, int] = {}
         self._secrets = secrets
 
     def of(self, value: Any, depth: int = 0) -> Json:  # noqa: PLR0911 - one return for each kind of value
@@ -164,11 +170,12 @@ class ValueTree:
             return value
         if kind is str and value.isascii():
             return value
-        if kind is list or kind is tuple or kind is set or kind is frozenset:
-            items = self._all(value, depth)
-            if kind is list:
-                return items
-            return {f"${kind.__name__}": items if kind is tuple else sorted(items, key=canonical)}
+        if kind is list:
+            return self._all(value, depth)
+        if kind is tuple:
+            return {"$tuple": self._all(value, depth)}
+        if kind is set or kind is frozenset:
+            return {f"${kind.__name__}": self._all_sorted(value, depth)}
         if kind is dict:
             keys = self._all(value, depth)
             values = self._all(value.values(), depth)
@@ -192,10 +199,7 @@ class ValueTree:
 
     def _of_object(self, value: Any, kind: type, depth: int) -> Json:
         if self._opens_objects and isinstance(value, _CODE):
-            if not isinstance(value, ModuleType):
-                self._note_code(value)
-            name = getattr(value, "__qualname__", value.__name__)
-            return {"$object": [kind.__name__, name, *self._inside(value, [held_values(value)], depth)]}
+            return {"$object": [kind.__name__, *self._of_code(value, depth)]}
         fields = _fields(value, kind)
         if fields is not None and not (self._opens_objects and _compares_by_identity(kind)):
             self._note_class(kind)
@@ -208,14 +212,40 @@ class ValueTree:
                     raise
         return self._of_other(value, kind, depth)
 
+    def _of_code(self, value: Any, depth: int) -> list[Json]:
+        """Return the name of a function, class or module, and the tree of the values that it holds.
+
+        A function that holds anything is opened once: functions may hold each other.
+        """
+        if isinstance(value, ModuleType):
+            return [module_name(value.__name__)]
+        self._note_code(value)
+        name = _with_library(value, value.__qualname__)
+        for inlined in ("<listcomp>", "<setcomp>", "<dictcomp>"):  # functions of their own before Python 3.12
+            name = name.replace(f"{inlined}.", "")
+        if not (held := held_values(value)):
+            return [name]
+        if (number := self._numbers.get(value)) is not None:
+            return [name, number]
+        self._numbers[value] = len(self._numbers)
+        self._open[id(value)] = len(self._open)
+        try:
+            codes = {variable: each for variable, each in held.items() if _is_only_code(each)}
+            for variable, each in codes.items():
+                tree = self._all([each], depth)
+                self.codes.append([variable, *tree])
+            return [name, *self._all([{variable: held[variable] for variable in held if variable not in codes}], depth)]
+        finally:
+            del self._open[id(value)]
+
     def _note_code(self, value: Any) -> None:
         if code := step_fingerprint(value):
-            self.codes.add(code)
+            self.codes.append(code)
 
     def _note_class(self, kind: type) -> None:
         """Note the code of the class of a value."""
         if self._opens_objects and (code := _code_of_class(kind)):
-            self.codes.add(code)
+            self.codes.append(code)
 
     def _of_other(self, value: Any, kind: type, depth: int) -> Json:
         """Return the tree of an object that neither the codec nor its class describes.
@@ -251,10 +281,12 @@ class ValueTree:
             return [stream]
         if isinstance(value, BaseException):  # libraries for tracebacks change what pickle saves
             return [value.args, vars(value)]
+        if isinstance(value, PurePath):  # each version of Python saves it in its own way
+            return [str(value)]
         reduce = copyreg.dispatch_table.get(kind)
         saved: Any = reduce(value) if reduce else value.__reduce_ex__(4)
         if type(saved) is str:  # the name of the only object of its kind
-            return [saved]
+            return [_with_library(value, saved)]
         _, args, *rest = saved
         state, items, pairs = (*rest, None, None, None)[:3]
         args = [each for each in args if each is not kind]
@@ -274,6 +306,42 @@ class ValueTree:
         if isinstance(values, Sized):
             self._spend(len(values))
         return [self.of(value, depth + 1) for value in values]
+
+    def _all_sorted(self, values: Iterable[Any], depth: int) -> list[Json]:
+        """Like `_all`, of values whose order differs in each process: that of the trees counts, for their codes too."""
+        codes, numbers, left = self.codes, self._numbers, self._left
+        self.codes, self._numbers = [], {**numbers}
+        trees = self._all(values, depth)
+        if self.codes or len(self._numbers) > len(numbers):  # rarely, because it takes twice as long
+            self._left = left
+            found = list[tuple[bytes, bytes, Json, list[Json]]]()
+            for value in values:
+                self.codes, self._numbers = [], {**numbers}
+                (tree,) = self._all([value], depth)
+                found.append((canonical(tree), canonical(self.codes), tree, self.codes))
+            found.sort(key=lambda each: each[:2])
+            codes += [code for *_, inner in found for code in inner]
+            trees = [tree for _, _, tree, _ in found]
+        else:
+            trees.sort(key=canonical)
+        self.codes, self._numbers = codes, numbers
+        return trees
+
+
+def _with_library(value: Any, name: str) -> str:
+    """Return a name with the module of its object, if that is one of Python or of an installed package.
+
+    Moved code of the project is the same code. Parts with an underscore do not count: where a library keeps what it
+    exports differs between versions (`pathlib._local`).
+    """
+    home = getattr(value, "__module__", None)
+    if type(home) is not str or home == "__main__":
+        return name
+    head, *rest = home.split(".")
+    file = getattr(sys.modules.get(home), "__file__", None) or ""
+    if not (is_installed(file) if file else head in sys.stdlib_module_names):
+        return name
+    return f"{'.'.join([head.lstrip('_'), *(each for each in rest if each[:1] != '_')])}:{name}"
 
 
 _VALUES = frozenset({"numpy", "pandas", "polars", "pyarrow"})
@@ -382,7 +450,7 @@ def _field_names(kind: Any) -> list[str]:
 
 # --- what a function holds ---------------------------------------------------------------------------------------------
 
-_CODE = (FunctionType, MethodType, type, ModuleType)
+_CODE = (FunctionType, MethodType, type, ModuleType, type(functools.cache(print)))
 CONTAINERS = (list, dict, set, bytearray, deque)
 """The containers that can be changed in place."""
 _READ_ONLY = {*dir(tuple), *dir(frozenset), *dir(bytes), *dir(MappingProxyType)}
@@ -390,24 +458,45 @@ _READ_ONLY = {*dir(tuple), *dir(frozenset), *dir(bytes), *dir(MappingProxyType)}
 
 
 def held_values(function: Any) -> Mapping[str, Any]:
-    """Return what a function holds besides its code: its object, or the variables of its closure; usually nothing."""
+    """Return what a function holds besides its code: its object, or the variables of its closure; usually nothing.
+
+    The functions and classes in its closure are among them: its code does not say which variable holds which. Of an object
+    that contains nothing, its class is returned.
+    """
     held: dict[str, Any] = {}
     with contextlib.suppress(Exception):  # the object's own code failed
-        while type(function) is not FunctionType:
+        while type(function) is not FunctionType and not isinstance(function, type | ModuleType):
             if issubclass(type(function), functools.partial):
                 function = function.func
             elif type(function) is MethodType:
-                held[_name_of_self(function.__func__)] = function.__self__
+                if _is_own(owner := function.__self__, function):
+                    held[_name_of_self(function.__func__)] = owner
                 function = function.__func__
-            elif not isinstance(function, type) and hasattr(function, "__wrapped__"):  # such as `lru_cache`
+            elif hasattr(function, "__wrapped__"):  # such as `lru_cache`
                 function = function.__wrapped__
             else:
-                held["self"] = getattr(function, "__self__", function)
+                if _is_own(owner := getattr(function, "__self__", function), function):
+                    held["self"] = owner
                 break
         for name, value in _closure(function):
-            held[free_name(name, held)] = value
-        return {name: value for name, value in held.items() if not _is_only_code(value)}
+            if not _is_part(name, value, function):
+                held[free_name(name, held)] = value if isinstance(value, _CODE) or _has_content(value) else type(value)
+        return held
     return {}
+
+
+def _is_own(owner: Any, function: Any) -> bool:
+    """Return whether the object of a method tells more than the name of the method."""
+    if isinstance(owner, type):  # a method of the class that defines it, or an inherited one
+        return bool(function.__qualname__.rpartition(".")[0] != owner.__qualname__)
+    return not isinstance(owner, ModuleType) and _has_content(owner)
+
+
+def _is_part(name: str, value: Any, function: Any) -> bool:
+    """Return whether a variable of a closure is part of the function's own code: itself, its class, what it wraps."""
+    if name == "__class__" or value is function:
+        return True
+    return type(value) is FunctionType and value is vars(function).get("__wrapped__") and not held_values(value)
 
 
 def _name_of_self(function: Any) -> str:
@@ -429,7 +518,7 @@ def _closure(function: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_only_code(value: Any, within: tuple[Any, ...] = ()) -> bool:
-    """Return whether a value is part of the code's fingerprint, or always the same."""
+    """Return whether a value is nothing but code, also in what it holds."""
     if type(value) is FunctionType:  # one that refers to itself holds nothing by that
         return value in within or all(_is_only_code(held, (*within, value)) for _, held in _closure(value))
     if type(value) is BuiltinFunctionType:
@@ -441,7 +530,9 @@ def _has_content(value: Any) -> bool:
     """Return whether an object has anything that distinguishes it from others of its class."""
     kind: Any = type(value)
     is_plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
-    return not is_plain or isinstance(value, _CONTENTS) or value.__getstate__() is not None
+    if value is None or not is_plain or kind in copyreg.dispatch_table or isinstance(value, _CONTENTS):
+        return True
+    return value.__getstate__() is not None
 
 
 def digest_held(function: Any, value: Any, secrets: KnownSecrets) -> Json:
@@ -475,15 +566,22 @@ def value_part(form: Json) -> Json:
     return UNKNOWN if form[0] == HELD else form.rstrip(UNKNOWN).partition(".")[0]
 
 
-def code_part(form: Json) -> str:
+def code_part(form: Json, *, with_held_code: bool = True) -> str:
     """Return the part of a recorded form that counts as code; empty if there is none.
 
-    Of what the function holds, that is the value: its code belongs to the fingerprint of the function.
+    Of what the function holds, that is the value, too.
+
+    Args:
+        form: the recorded form.
+        with_held_code: whether the code of what the function holds is included, as it is in the function's fingerprint.
     """
     if type(form) is not str:
         return ""
-    value, _, code = form.rstrip(UNKNOWN).partition(".")
-    return value if value[:1] == HELD else code
+    known = form.rstrip(UNKNOWN)
+    value, _, code = known.partition(".")
+    if value[:1] == HELD:
+        return known if with_held_code else value
+    return code
 
 
 def value_parts(arguments: Mapping[str, Json]) -> dict[str, Json]:

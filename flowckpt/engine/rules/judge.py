@@ -144,20 +144,28 @@ def _compare_calls(
     shown: dict[str, str] = {}
     if type(action) is PythonAction:
         shown = format_arguments(action.function, action.args, action.kwargs, secrets)
+    is_known = not reasons or reasons[-1].kind is not ReasonKind.CODE
     reasons += [
         Reason(ReasonKind.CODE, _describe_code(name, is_held=is_held(form)))
         for name, form in call.arguments.items()
-        if _is_edited(result.arguments.get(name), form)
+        if _is_edited(result.arguments.get(name), form, counts_held_code=is_known)
     ]
     moved = argument_differences(result.arguments, call.arguments, shown)
     reasons += [Reason(ReasonKind.ARGUMENTS, line) for line in moved]
     return reasons
 
 
-def _is_edited(old: Json, new: Json) -> bool:
-    """Return whether the code in an argument was edited. Another value has other code without any edit."""
+def _is_edited(old: Json, new: Json, *, counts_held_code: bool) -> bool:
+    """Return whether the code in an argument was edited. Another value has other code without any edit.
+
+    Args:
+        old: the recorded form.
+        new: the present form.
+        counts_held_code: whether an edit of code that the step's function holds counts; an edit of the function includes it.
+    """
     was, now = value_part(old), value_part(new)
-    return code_part(new) != "" and code_part(old) not in ("", code_part(new)) and (was == now or UNKNOWN in (was, now))
+    code, before = (code_part(each, with_held_code=counts_held_code) for each in (new, old))
+    return code != "" and before not in ("", code) and (was == now or UNKNOWN in (was, now))
 
 
 def _describe_code(name: str, *, is_held: bool) -> str:
