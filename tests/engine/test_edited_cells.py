@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("IPython")
 pytest.importorskip("fcntl")  # the sessions are forked
 
-START = "from flowckpt import step, workflow, FileCheckpointStore, WorkflowEngine\neng = WorkflowEngine(FileCheckpointStore({place!r}))"
+START = "from flowckpt import step, workflow, FileCheckpointStore, RunOptions, WorkflowEngine\neng = WorkflowEngine(FileCheckpointStore({place!r}))"
 FLOW = "@workflow\ndef etl(): return (yield step('calc').python(calc){more}.checkpoint())"
 RUN = "result = eng.run_sync(etl, workflow_id='r')"
 RESUME = """
@@ -26,6 +26,8 @@ CALC = "def calc(): return RATE"
 CLASS = "class T:\n    def m(self): return 1"
 DECORATOR = "def twice(f):\n    def calc(): return f() * 2\n    return calc"
 MODULE = "open('rates.py', 'w').write('RATE = 1')\nimport importlib, rates\n_ = importlib.reload(rates)"
+LIVE = "%load_ext autoreload\n%autoreload 2"
+HELPERS = "import functools\nRATE = 2\ndef twice(g):\n    @functools.wraps(g)\n    def inner(x): return g(x) * 2\n    return inner\ndef f(x): return x * RATE\n@twice\ndef wrapped(x, by=3): return x + by\nclass T:\n    rate = 4\n    @property\n    def p(self): return 5\n    def m(self): return 6\ndef last(x):\n    return f(x)"
 TABLE = ["T = {}", "def calc(): return T", "T['a'] = 1", "T['b'] = 2"]
 FRAME = ["rows = [1, 2]", "kept = rows", "rows = kept[1:]", "def calc(): return rows"]
 
@@ -51,6 +53,37 @@ EDITED = {  # the cells of the run, those of the resume; each in both kinds of k
     "a decorator": ([DECORATOR, "@twice\ndef calc(): return 1"], {0: DECORATOR.replace("2", "3"), 1: "@twice\ndef calc(): return 1"}),
     "a wrapped method": ([CLASS, "calc = T().m"], {0: CLASS.replace("1", "2"), 1: "calc = T().m"}),
 }  # fmt: skip
+HELPED = {  # what the step does with the helpers, and the edit of their file
+    "a function": ("h.f(1)", "x * RATE", "x + RATE"),
+    "a constant": ("h.f(1)", "RATE = 2", "RATE = 30"),
+    "a decorated function": ("h.wrapped(1)", "x + by", "x - by"),
+    "a default": ("h.wrapped(1)", "by=3", "by=30"),
+    "a method": ("h.T().m()", "return 6", "return 60"),
+    "a property": ("h.T().p", "return 5", "return 50"),
+    "a constant of a class": ("h.T.rate", "rate = 4", "rate = 40"),
+}
+
+
+def write_module(name, text=HELPERS):
+    return f"_ = open({name + '.py'!r}, 'w').write({text!r})"
+
+
+def list_helped():
+    """Yield helpers that a shell loads again: the cells of the run, those that are edited."""
+    for number, (name, (call, old, new)) in enumerate(HELPED.items()):
+        for kind, load, more in (
+            ("live", f"{LIVE}\nimport live{number} as h", {}),
+            ("reloaded", f"import reloaded{number} as h, importlib; _ = importlib.reload(h)", {1: ""}),
+            ("run", "%run run{number}.py", {1: ""}),
+        ):
+            edits = {0: write_module(f"{kind}{number}", HELPERS.replace(old, new)), **dict.fromkeys(more, load)}
+            step = f"def calc(): return {call.replace('h.', '') if kind == 'run' else call}"
+            cells = [write_module(f"{kind}{number}"), load.replace("{number}", str(number)), step]
+            edits = {at: cell.replace("{number}", str(number)) for at, cell in edits.items()}
+            yield f"{name} of a {kind} module", (cells, edits)
+
+
+EDITED.update(list_helped())
 UNEDITED = {  # the cells of the run, those of the resume, the kernels
     "nothing": (["RATE = 1", CALC], ["RATE = 1", CALC], NEW),
     "a constant edited before the run": (["RATE = 1", CALC, "RATE = 2"], ["RATE = 2", CALC], NEW),
@@ -69,6 +102,8 @@ UNEDITED = {  # the cells of the run, those of the resume, the kernels
     "a cell that uses an edited one, not run again": (["RATE = 1", "T = {'r': RATE}", "def calc(): return T"], ["RATE = 2"], SAME),
     "text that another language reads": (["RATE = 1", CALC], ["%%writefile rates.py\nRATE = 2"], SAME),
     "a cell that cannot be parsed": (["RATE = 1", CALC], ["RATE = = 2"], SAME),
+    "a module loaded again that defines the same": ([write_module("same"), f"{LIVE}\nimport same", "def calc(): return same.f(1)"], [write_module("same", HELPERS.replace("by=3", "by=4")), "same.f(1)"], SAME),
+    "a module edited and not loaded again": ([write_module("kept"), "import kept", "def calc(): return kept.f(1)"], [write_module("kept", HELPERS.replace("x * RATE", "x + RATE"))], SAME),
     "a main block": (["RATE = 1", CALC, "if __name__ == '__main__':\n    print(1)"], ["if __name__ == '__main__':\n    print(2)"], SAME),
 }  # fmt: skip
 
@@ -86,6 +121,7 @@ CASES = {name: case for name, *case in list_cases()}
 
 def run_sessions(sessions, folder):
     env = {**os.environ, "IPYTHONDIR": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)}
+    env["PYTHONDONTWRITEBYTECODE"] = "1"  # modules are written and imported within a second
     command = [sys.executable, "-m", "tests.engine.shell_sessions"]
     done = subprocess.run(
         command, input=json.dumps(sessions), capture_output=True, text=True, env=env, check=True, cwd=folder
@@ -108,6 +144,52 @@ def outcomes(tmp_path_factory):
 @pytest.mark.parametrize("name", CASES)
 def test_a_resume_finds_edited_cells_and_no_others(outcomes, name):
     assert outcomes[name] == CASES[name][-1]
+
+
+HELD = {  # the import, the step, the edit of the module: the first kernel runs it and loads the module again
+    "a held function": ("from {} import f", "def calc(): return f(1)", "x * RATE", "x + RATE"),
+    "a held function as the step": ("from {} import last as calc", "", "return f(x)", "return f(x) + 1"),
+    "a held default": ("from {} import wrapped", "def calc(): return wrapped(1)", "by=3", "by=30"),
+    "a held constant": ("from {} import RATE", "def calc(): return RATE", "RATE = 2", "RATE = 30"),
+    "a held class": ("from {} import T", "def calc(): return T().m()", "return 6", "return 60"),
+    "a held constant of a class": ("from {} import T", "def calc(): return T.rate", "rate = 4", "rate = 40"),
+    "everything": ("from {} import *", "def calc(): return f(1)", "x * RATE", "x + RATE"),
+    "a held function that is not edited": ("from {} import wrapped", "def calc(): return wrapped(1)", "functools\n", "functools\nOTHER = 2\n"),
+    "nothing that it uses": ("from {} import f, T", "def calc(): return f(T().p)", "import functools\n", "import functools\n\nOTHER = 2\n"),
+}  # fmt: skip
+
+
+def test_what_a_kernel_holds_over_a_reload_is_not_recorded_under_the_new_text(tmp_path):
+    sessions = []
+    for number, (bind, step, old, new) in enumerate(HELD.values()):
+        module, start = f"held{number}", START.format(place=str(tmp_path / str(number)))
+        bind, flow = bind.format(module), FLOW.format(more="").replace("calc)", "calc, *args)")
+        step = f"args = {[1] * (not step)}\n{step}"
+        reload = f"import importlib, {module}; _ = importlib.reload({module})"
+        edit = write_module(module, HELPERS.replace(old, new))
+        again = "print(eng.resume_sync(etl, workflow_id='r', options=RunOptions(on_code_change='rerun')).output)"
+        first = [start, write_module(module), bind, step, flow, RUN, edit, reload, again, again]
+        sessions += [first, [start, bind, step, flow, RESUME]]
+    printed = [each.splitlines()[-1] for each in run_sessions(sessions, tmp_path)]
+    assert dict(zip(HELD, printed[1::2], strict=True)) == dict.fromkeys(HELD, "StaleStepError") | dict.fromkeys(
+        [*HELD][-2:], "reused"
+    )
+
+
+@pytest.mark.parametrize("start", [f"{LIVE}\nimport {{}} as h", "%run {}.py"])
+def test_a_new_kernel_reuses_what_a_shell_ran_with_the_code_that_it_loaded_again(start, tmp_path):
+    sessions = []
+    for number, (call, old, new) in enumerate(HELPED.values()):
+        module, first = f"again{number}", START.format(place=str(tmp_path / str(number)))
+        step = f"def calc(): return {call if 'h' in start else call.replace('h.', '')}"
+        load, flow, edit = start.format(module), FLOW.format(more=""), write_module(module, HELPERS.replace(old, new))
+        again = f"{load}\nresult = eng.resume_sync(etl, workflow_id='r', options=RunOptions(on_code_change='rerun'))"
+        sessions += [
+            [first, write_module(module), load, step, flow, RUN, edit, load, again],
+            [first, load, step, flow, RESUME],
+        ]
+    printed = [each.splitlines()[-1] for each in run_sessions(sessions, tmp_path)[1::2]]
+    assert dict(zip(HELPED, printed, strict=True)) == dict.fromkeys(HELPED, "reused")
 
 
 def test_a_cached_result_is_not_taken_after_an_edit_in_a_kernel(tmp_path):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import py_compile
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -176,6 +178,25 @@ def test_a_file_with_a_time_in_the_future_is_not_edited(seconds, tmp_path, call)
     write(tmp_path, "def f(x):\n    return x * 4\n", "10", {})
     os.utime(tmp_path / "flow.py", (later, later))
     assert call("resume", "one")[0] == 10
+
+
+@pytest.mark.parametrize("is_edited", [True, False])
+def test_bytecode_of_an_older_text_is_not_recorded_under_the_new_one(is_edited, tmp_path, call):
+    """Python compares whole seconds and the size only, so an edit within the second of the import goes unnoticed."""
+    write(tmp_path, "import rates\ndef f(x):\n    return x * rates.RATE\n", "10", {})
+    second, helper = int(time.time()) - 100, tmp_path / "rates.py"
+    helper.write_text("RATE = 3\n")
+    os.utime(helper, (second + 0.25, second + 0.25))
+    bytecode = Path(str(py_compile.compile(str(helper))))
+    assert call("run", "flow.py", "--id", "one")[1] == "output: 30"
+    os.utime(bytecode, (second + 0.5, second + 0.5))
+    helper.write_text(f"RATE = {4 if is_edited else 3}\n")
+    os.utime(helper, (second + 0.75, second + 0.75))
+    again = call("resume", "one", "--on-code-change", "rerun")
+    assert again[1] == "output: 30", again  # by the bytecode
+    assert ("1 executed" in again[2]) == is_edited
+    bytecode.unlink()
+    assert call("resume", "one", "--on-code-change", "rerun")[1] == f"output: {40 if is_edited else 30}"
 
 
 def test_a_time_in_the_future_stays_no_edit_when_it_has_passed(tmp_path, monkeypatch):

@@ -34,9 +34,8 @@ import linecache
 import sys
 import warnings
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
-from importlib.machinery import PathFinder
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -45,18 +44,29 @@ import attrs
 
 from flowckpt.core.identity import syntax
 from flowckpt.core.system.functions import (
+    PLAIN,
     PROCESS_NAME,
     cached_per_function,
+    find_module,
     forget_functions,
+    is_code,
     is_edited,
     is_installed,
+    is_reloaded,
+    methods_of,
+    name_of,
+    owner_class,
+    parts_of,
     per_pair,
+    plain_values,
+    scope_of,
+    state_of,
+    status_of,
 )
 
 FORM = "ast:v1:"
 STEP_FORM = "2:"
 
-_MOST_PARTS = 32
 _MOST_MODULES = 4096
 
 CELLS = "<cells>"
@@ -65,6 +75,8 @@ _CHANGED = "="
 """Stands before the name of an import in the definitions of a module: the statements that change the imported value."""
 _MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
+OF_PROCESS = f"loaded by {PROCESS_NAME}: "
+"""Stands before the text of code that may not be what runs: such code is the same only within this process."""
 _OWN = str(Path(__file__).resolve().parents[2])
 
 
@@ -116,7 +128,7 @@ def code_of(function: Callable[..., Any]) -> Code:
         if isinstance(function, FunctionType | type):
             return _code_of_function(function)
         if isinstance(function, MethodType):  # a new object each time, so cached by its parts
-            return _code_of_pair(function.__func__, _owner_class(function))
+            return _code_of_pair(function.__func__, owner_class(function))
         call = getattr(type(function), "__call__", None)
         if type(call) is not FunctionType or getattr(function, "__wrapped__", None) is not None:
             return _code_of_function(function)
@@ -128,21 +140,30 @@ def code_of(function: Callable[..., Any]) -> Code:
 def refresh() -> None:
     """Read sources again if they have changed, as in notebooks; called once for each start."""
     _REACHED.clear()
-    reloaded, changed = find_reloaded(), find_changed()
+    reloaded, changed, patched = find_reloaded(), find_changed(), find_patched()
     for file in reloaded:
         _SOURCES.pop(file, None)
     for file in changed:
         _UNLOADED.pop(file, None)
-    if reloaded or changed or has_new_cells():
+    _SOURCES.update(patched)
+    if reloaded or patched:
+        for source in [*_SOURCES.values()]:  # its module may hold something from before the reload
+            source.forget_texts()
+    if reloaded or changed or patched or has_new_cells():
         forget_functions()
 
 
 def _compute_code(*functions: Any) -> Code:
     walk = _Walk()
     try:
-        for part in _parts(*functions):
-            walk.enter(*_locate_own(part))
+        has_outdated = False
+        for part in parts_of(*functions):
+            source, names = _locate_own(part)
+            walk.enter(source, names)
+            has_outdated = has_outdated or is_outdated(part, source)
         texts = walk.texts()
+        if texts and has_outdated:
+            texts.append(OF_PROCESS)
     except Exception:  # not the source that was imported, or a tree too deep
         return Code()
     if not texts:
@@ -247,8 +268,8 @@ class _Walk:
                 found += self.resolve(other, head, rest)
         if not found and head in source.scope and not Path(source.file).is_file():
             value = source.scope[head]
-            if isinstance(value, FunctionType | type):
-                other, names = _locate(value)
+            for part in parts_of(value) if isinstance(value, FunctionType | type) else ():
+                other, names = _locate(part)
                 found += [(other, name) for name in names if other is not None and other is not source]
         return found
 
@@ -276,42 +297,6 @@ def _without_line(name: str) -> str:
 # --- what a callable consists of -------------------------------------------------------------------------------------
 
 
-def _parts(*functions: Any) -> tuple[FunctionType | type, ...]:
-    """Return the functions and classes that callables run, as far as they refer to them directly."""
-    seen: dict[int, Any] = {}
-    waiting = [*functions]
-    while waiting and len(seen) < _MOST_PARTS:
-        part = waiting.pop(0)
-        if part is None or id(part) in seen:
-            continue
-        seen[id(part)] = part
-        if isinstance(part, functools.partial):
-            waiting.append(part.func)
-        elif type(part) is MethodType:
-            waiting += [part.__func__, _owner_class(part)]
-        elif type(part) is FunctionType:
-            waiting += [vars(part).get("__wrapped__"), *_closure_code(part)]
-        elif not isinstance(part, type):
-            call = getattr(type(part), "__call__", None)
-            waiting += [type(part), call if type(call) is FunctionType else None, getattr(part, "__wrapped__", None)]
-    return tuple(part for part in seen.values() if isinstance(part, FunctionType | type))
-
-
-def _owner_class(method: MethodType) -> type:
-    owner = method.__self__
-    return owner if isinstance(owner, type) else type(owner)
-
-
-def _closure_code(function: FunctionType) -> Iterator[FunctionType | type]:
-    for cell in function.__closure__ or ():
-        try:
-            content = cell.cell_contents
-        except ValueError:  # not filled yet
-            continue
-        if isinstance(content, FunctionType | type):
-            yield content
-
-
 def _locate(part: FunctionType | type) -> tuple[Source | None, tuple[str, ...]]:
     """Return the module of a function or class, and the top-level names of the definition that contains it."""
     code = None
@@ -326,9 +311,13 @@ def _locate(part: FunctionType | type) -> tuple[Source | None, tuple[str, ...]]:
     if not file or file[0] == "<" or is_installed(file):
         return None, ()
     module = source_of(file, scope)
-    if code is not None:
-        return module, module.names_at(code.co_firstlineno, code.co_name)
     name = part.__qualname__.partition(".")[0]
+    if code is not None:
+        try:
+            return module, module.names_at(code.co_firstlineno, code.co_name)
+        except LookupError:  # a shell has patched it, or it is from before a reload: see `is_outdated`
+            if name not in module.definitions or not (module.states or is_reloaded(scope)):
+                raise
     return module, (name,) if name in module.definitions else ()
 
 
@@ -339,11 +328,43 @@ def _locate_own(part: FunctionType | type) -> tuple[Source | None, tuple[str, ..
     """
     source, names = _locate(part)
     if source is not None and isinstance(part, FunctionType):
-        if "<locals>" in part.__code__.co_qualname:
-            names = (source.note_nested(part.__code__),)
-        elif part.__code__.co_name == "<lambda>":
-            names = (*names, source.note_nested(part.__code__))
+        with contextlib.suppress(LookupError):  # otherwise the definition around it counts
+            if "<locals>" in part.__code__.co_qualname:
+                names = (source.note_nested(part.__code__),)
+            elif part.__code__.co_name == "<lambda>":
+                names = (*names, source.note_nested(part.__code__))
     return source, names
+
+
+def is_outdated(part: FunctionType | type, located: Source | None = None) -> bool:
+    """Return whether a function or class is not that of its module's text, because it is from before a reload.
+
+    Args:
+        part: the function or class.
+        located: the source in which `_locate` has looked for it.
+    """
+    code = part.__code__ if isinstance(part, FunctionType) else None
+    is_moved = code is not None and type(located) is Source and not located.is_known_at(code)
+    scope = part.__globals__ if isinstance(part, FunctionType) else scope_of(part.__module__)
+    now, was_reloaded = scope.get(part.__qualname__), is_reloaded(scope)
+    if now is part and not is_moved and not was_reloaded:
+        return False
+    places = [each for each in parts_of(now) if name_of(each) == name_of(part)] if is_code(now) else []
+    is_replaced = bool(places) and not any(each is part for each in places)
+    if not (is_replaced or is_moved or was_reloaded):
+        return False
+    try:
+        source = _locate(part)[0]
+    except LookupError:
+        return True
+    if source is None or isinstance(source, _Notebook):
+        return False
+    if is_moved and not was_reloaded and code is not None and code.co_firstlineno > syntax.PATCHED_LINE:
+        return True
+    codes = [code] if code is not None else [each.__code__ for each in methods_of(part)]
+    if any(each.co_filename == source.file and not syntax.has_code(source.text, each) for each in codes):
+        return True
+    return is_replaced and plain_values(part) != plain_values(places[0])
 
 
 def has_only_fields(kind: type, fields: Iterable[str]) -> bool:
@@ -421,7 +442,7 @@ def find_source(name: str, root: str) -> Source | None:
     """
     module = sys.modules.get(name)
     if module is None:
-        file, paths = _find_module(name)
+        file, paths = find_module(name)
     else:
         file, paths = getattr(module, "__file__", None) or "", ()
         if not file:
@@ -467,25 +488,6 @@ def reaches(module: ModuleType, name: str) -> bool:
     return name in seen and find_source(name, root) is not None
 
 
-def _find_module(name: str) -> tuple[str, tuple[str, ...]]:
-    """Return the file of a module, and the directories of a package, without importing it."""
-    parent, _, _ = name.rpartition(".")
-    path: Any = None
-    if parent:
-        held = getattr(sys.modules.get(parent), "__path__", None)
-        path = list(held) if held is not None else [*_find_module(parent)[1]]
-        if not path:
-            return "", ()
-    try:
-        spec = PathFinder.find_spec(name, path)
-    except (ImportError, ValueError, AttributeError):
-        return "", ()
-    if spec is None:
-        return "", ()
-    file = spec.origin if spec.has_location and spec.origin else ""
-    return file, tuple(spec.submodule_search_locations or ())
-
-
 _UNLOADED: dict[str, tuple[int, int, Source]] = {}
 
 
@@ -522,6 +524,9 @@ class Source:
         is_edited: whether the file was written after the import, so that this is not the source of the code that runs.
         extended: the names whose values a function extends, if the module calls it: what it decorates is a part of them,
             but does not depend on them.
+        text: the text of the file.
+        status: the time of its last change and its size.
+        states: the states of the module's values under a shell, which may load the file into the same namespace again.
     """
 
     file: str
@@ -534,6 +539,9 @@ class Source:
     modules: frozenset[str] = frozenset()
     is_edited: bool = False
     extended: Mapping[str, set[str]] = attrs.field(factory=dict)
+    text: str = ""
+    status: tuple[int, int] = (0, 0)
+    states: Mapping[str, Any] = attrs.field(factory=dict)
     _read_definitions: dict[str, tuple[str, tuple[str, ...], tuple[syntax.Import, ...]]] = attrs.field(factory=dict)
     _found: dict[tuple[int, str], tuple[str, ...]] = attrs.field(factory=dict)
 
@@ -604,10 +612,45 @@ class Source:
                 used |= {each for each in names if each.partition(".")[0] not in extended}
                 inner |= imports
             text = "; ".join(syntax.format_tree(list(nodes)) for nodes in definitions)
-            if self.is_edited:  # the code that runs is unknown: the same only within this process
-                text = f"loaded by {PROCESS_NAME}: {text}"
+            if self.is_edited or any(map(self._holds_outdated, {each.partition(".")[0] for each in used})):
+                text = OF_PROCESS + text
             known = self._read_definitions[name] = text, tuple(sorted(used)), tuple(sorted(inner))
         return known
+
+    def forget_texts(self) -> None:
+        """Read the definitions again when they are needed."""
+        self._read_definitions.clear()
+
+    def is_known_at(self, code: CodeType) -> bool:
+        """Return whether `names_at` has found a function on its line."""
+        return (code.co_firstlineno, code.co_name) in self._found
+
+    def _holds_outdated(self, name: str) -> bool:
+        """Return whether the value of an imported name is not that of its module's text, because it is from before a reload."""
+        if name not in self.scope or name in self.definitions:
+            return False
+        held: Any = self.scope[name]
+        if type(held) is FunctionType and (held.__closure__ or vars(held)):  # a decorator has wrapped it
+            return any(map(is_outdated, parts_of(held)))
+        if is_code(held):
+            return is_outdated(held)
+        if type(held) not in PLAIN:
+            return False
+        targets = [*self.imports.get(name, ()), *(syntax.Import(star, name) for star in self.stars)]
+        scopes = [(scope_of(each.module), each.attribute) for each in targets]
+        return any(
+            is_reloaded(scope) and state_of(scope[attribute]) != state_of(held)
+            for scope, attribute in scopes
+            if attribute in scope
+        )
+
+    def find_changed_names(self, other: Source) -> list[str]:
+        """Return the names that another text of the module defines differently."""
+        names = {name for source in (self, other) for name in (*source.definitions, *source.imports) if " " not in name}
+        return [name for name in names if self._text_of(name) != other._text_of(name)]
+
+    def _text_of(self, name: str) -> tuple[str, Any]:
+        return syntax.format_tree([[*nodes] for nodes in self.definitions.get(name, ())]), self.imports.get(name)
 
 
 _SOURCES: dict[str, Source] = {}
@@ -640,6 +683,25 @@ def find_reloaded() -> list[str]:
     return found
 
 
+def find_patched() -> dict[str, Source]:
+    """Return new sources for the files that a shell has loaded again into the same namespace: `%autoreload`, `%run`.
+
+    A text counts for the code that runs if what it defines differently has changed in the namespace, too. If only some of
+    that has, what runs is unknown.
+    """
+    found: dict[str, Source] = {}
+    for file, known in [*_SOURCES.items()]:
+        if not known.states or known.scope.get("__spec__") is not known.spec or status_of(file) == known.status:
+            continue
+        with contextlib.suppress(Exception):  # values that cannot be inspected
+            source = _read_source(file, known.scope)
+            names = known.find_changed_names(source)
+            taken = [name for name in names if known.states.get(name) != source.states.get(name)]
+            if taken:
+                found[file] = attrs.evolve(source, is_edited=known.is_edited or len(taken) < len(names))
+    return found
+
+
 def find_changed() -> list[str]:
     """Return the files that were read without an import and have changed since."""
     found = list[str]()
@@ -655,6 +717,8 @@ def find_changed() -> list[str]:
 
 
 def _read_source(file: str, scope: dict[str, Any], *, is_imported: bool = True) -> Source:
+    is_patchable = is_imported and syntax.find_shell() is not None
+    status = status_of(file) if is_patchable else (0, 0)
     linecache.checkcache(file)
     text = "".join(linecache.getlines(file, scope))
     with warnings.catch_warnings():
@@ -663,13 +727,17 @@ def _read_source(file: str, scope: dict[str, Any], *, is_imported: bool = True) 
             tree = ast.parse(text)
         except SyntaxError:  # for another Python, imported only under a condition: it counts as a whole
             return Source(file, scope, scope.get("__spec__"), {"": [(ast.Constant(text),)]}, is_imported=is_imported)
-    statements = [*_top_statements(tree.body, ())]
+    statements = [*syntax.top_statements(tree.body, ())]
     reader = _Reader(scope)
     reader.functions.update({each.name: each for *_, each in statements if isinstance(each, syntax.FUNCTIONS)})
     for nodes in statements:
         reader.read(nodes)
     spec, was_edited = scope.get("__spec__"), is_imported and is_edited(file, scope)
-    return Source(file, scope, spec, **reader.parts(), is_imported=is_imported, is_edited=was_edited)
+    parts, states = reader.parts(), dict[str, Any]()
+    if is_patchable:
+        states = {name: state_of(scope.get(name)) for name in {*parts["definitions"], *parts["imports"]}}
+    more: dict[str, Any] = {"is_edited": was_edited, "text": text, "status": status, "states": states}
+    return Source(file, scope, spec, **parts, is_imported=is_imported, **more)
 
 
 @attrs.define(eq=False, repr=False)
@@ -690,8 +758,8 @@ class _Reader:
     def read(self, nodes: tuple[Any, ...]) -> None:
         """Read a statement, which follows the conditions of the `if`s around it."""
         if isinstance(statement := nodes[-1], ast.Import | ast.ImportFrom):
-            if not any(_is_type_checking(test) for test in nodes[:-1]):
-                self.modules.update(_imported_modules(statement, self.scope))
+            if not any(syntax.is_type_checking(test) for test in nodes[:-1]):
+                self.modules.update(syntax.imported_modules(statement, self.scope))
             for name, target in syntax.list_bindings(statement, self.scope):
                 if name == "*":
                     self.stars.append(target.module)
@@ -778,8 +846,7 @@ _NOTEBOOKS: list[_Notebook] = []
 
 def find_notebook(scope: dict[str, Any]) -> _Notebook | None:
     """Return the cells that define the names of a namespace; None for that of a module or script."""
-    find = getattr(sys.modules.get("IPython.core.getipython"), "get_ipython", None)
-    shell = None if find is None else find()
+    shell = syntax.find_shell()
     if shell is None or shell.user_ns is not scope:
         return None
     if not _NOTEBOOKS or _NOTEBOOKS[0].scope is not scope or has_new_cells():
@@ -812,52 +879,14 @@ def _read_notebook(shell: Any, scope: dict[str, Any]) -> _Notebook:
                 reader.own.remove(name)
                 reader.own.add(version)
             reader.aliases.pop(name, None)
-        for nodes in _top_statements([statement], ()):
+        for nodes in syntax.top_statements([statement], ()):
             reader.read(nodes)
             times[id(nodes[-1])] = time
     for name, found in reader.definitions.items():
         # A cell that runs twice counts once, and the last of several values of one item counts.
-        reader.definitions[name] = [*{_name_change(nodes): nodes for nodes in found}.values()]
+        reader.definitions[name] = [*{syntax.name_change(nodes): nodes for nodes in found}.values()]
     more: dict[str, Any] = {"shell": shell, "cells": texts, "texts": syntax.list_cell_texts(shell)}
     return _Notebook(CELLS, scope, None, **reader.parts(), **more, versions=versions, times=times)
-
-
-def _name_change(nodes: tuple[Any, ...]) -> str:
-    if isinstance(nodes[-1], ast.Assign) and all(
-        isinstance(each, ast.Subscript | ast.Attribute) for each in nodes[-1].targets
-    ):
-        nodes = (*nodes[:-1], *nodes[-1].targets)
-    return syntax.format_tree([*nodes])
-
-
-def _imported_modules(statement: ast.Import | ast.ImportFrom, scope: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the full names of the modules that an import loads, including parent packages."""
-    if isinstance(statement, ast.Import):
-        names = [alias.name for alias in statement.names]
-    else:
-        names = [str(target) for _, target in syntax.list_bindings(statement, scope)]
-    for name in names:
-        parts = name.split(".")
-        yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
-
-
-def _is_type_checking(test: ast.AST) -> bool:
-    return (
-        isinstance(test, ast.Name | ast.Attribute)
-        and syntax.read_dotted_name(test).rpartition(".")[2] == "TYPE_CHECKING"
-    )
-
-
-def _top_statements(body: Iterable[ast.stmt], tests: tuple[ast.AST, ...]) -> Iterator[tuple[ast.AST, ...]]:
-    for statement in body:
-        if isinstance(statement, ast.If):
-            yield (*tests, statement.test)
-            yield from _top_statements([*statement.body, *statement.orelse], (*tests, statement.test))
-        elif isinstance(statement, ast.Try | ast.TryStar):
-            handled = [inner for handler in statement.handlers for inner in handler.body]
-            yield from _top_statements([*statement.body, *handled, *statement.orelse, *statement.finalbody], tests)
-        else:
-            yield (*tests, statement)
 
 
 def _is_function_at(node: ast.AST, line: int, name: str) -> bool:

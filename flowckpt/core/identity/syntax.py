@@ -11,6 +11,7 @@ import functools
 import itertools
 import linecache
 import re
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType
@@ -446,6 +447,35 @@ def _quoted_names(annotation: ast.expr) -> set[str]:
     return {name for text in texts if isinstance(text, str) for name in re.findall(r"\w+", text)}
 
 
+def imported_modules(statement: ast.Import | ast.ImportFrom, scope: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the full names of the modules that an import loads, including parent packages."""
+    if isinstance(statement, ast.Import):
+        names = [alias.name for alias in statement.names]
+    else:
+        names = [str(target) for _, target in list_bindings(statement, scope)]
+    for name in names:
+        parts = name.split(".")
+        yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+
+def is_type_checking(test: ast.AST) -> bool:
+    """Return whether a condition is `TYPE_CHECKING`."""
+    return isinstance(test, ast.Name | ast.Attribute) and read_dotted_name(test).rpartition(".")[2] == "TYPE_CHECKING"
+
+
+def top_statements(body: Iterable[ast.stmt], tests: tuple[ast.AST, ...]) -> Iterator[tuple[ast.AST, ...]]:
+    """Yield the statements of a module, each after the conditions of the `if`s that contain it."""
+    for statement in body:
+        if isinstance(statement, ast.If):
+            yield (*tests, statement.test)
+            yield from top_statements([*statement.body, *statement.orelse], (*tests, statement.test))
+        elif isinstance(statement, ast.Try | ast.TryStar):
+            handled = [inner for handler in statement.handlers for inner in handler.body]
+            yield from top_statements([*statement.body, *handled, *statement.orelse, *statement.finalbody], tests)
+        else:
+            yield (*tests, statement)
+
+
 # The cells of a notebook or an `ipython` terminal, as their shell has run them.
 #
 # The source of a cell is what the shell compiled: the cell after its transformations, of a `%%time` cell its body. Each text
@@ -455,6 +485,12 @@ def _quoted_names(annotation: ast.expr) -> set[str]:
 _MAGICS = {"capture", "prun", "time"}
 """The magics whose text runs in the namespace of the cells."""
 _FIRST_LINES = itertools.count(1 << 20, 1 << 20)
+
+
+def find_shell() -> Any:
+    """Return the shell of this process; None if there is none."""
+    find = getattr(sys.modules.get("IPython.core.getipython"), "get_ipython", None)
+    return None if find is None else find()
 
 
 def list_cells(shell: Any) -> list[str]:
@@ -498,6 +534,15 @@ def list_cell_texts(shell: Any) -> dict[str, None]:
     return found
 
 
+def name_change(nodes: tuple[Any, ...]) -> str:
+    """Return a text that is the same for two statements if one sets again what the other has set."""
+    if isinstance(nodes[-1], ast.Assign) and all(
+        isinstance(each, ast.Subscript | ast.Attribute) for each in nodes[-1].targets
+    ):
+        nodes = (*nodes[:-1], *nodes[-1].targets)
+    return format_tree([*nodes])
+
+
 def _normalize_cell(text: str) -> str:
     return "\n".join(text.splitlines()).rstrip("\n")
 
@@ -537,3 +582,24 @@ def _list_codes(compile_text: Any, text: str) -> frozenset[CodeType]:
             found.update(inner)
             waiting += inner
     return frozenset(found)
+
+
+PATCHED_LINE = 2
+"""The last line on which a function starts that a shell has compiled alone, or in a class."""
+_COMPILE = functools.partial(compile, dont_inherit=True)
+_FLAGS = 0xFFFF
+"""The flags of code without those of `from __future__`, which a shell leaves out when it compiles a single function."""
+
+
+def has_code(text: str, code: CodeType) -> bool:
+    """Return whether a module's text defines a function with this code, on whatever line."""
+    wanted = _strip_place(code)
+    return any(each.co_name == code.co_name and _strip_place(each) == wanted for each in _list_codes(_COMPILE, text))
+
+
+def _strip_place(code: CodeType) -> CodeType:
+    consts = tuple(_strip_place(each) if isinstance(each, CodeType) else each for each in code.co_consts)
+    flags = code.co_flags & _FLAGS
+    return code.replace(
+        co_filename="", co_firstlineno=1, co_linetable=b"", co_qualname="", co_flags=flags, co_consts=consts
+    )

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import functools
 import linecache
+import marshal
 import os
 import re
 import site
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, MethodType, ModuleType, NoneType
 from typing import Any, TypeVar
 
 from flowckpt.core.system.ids import new_token
@@ -128,6 +130,108 @@ def per_pair(compute: Callable[[Key, Other], Value]) -> Callable[[Key, Other], V
     return lambda first, second: with_first(first)(second)
 
 
+# --- the code of a callable ---------------------------------------------------------------------------------------------
+
+
+_MOST_PARTS = 32
+PLAIN = frozenset({bool, bytes, complex, float, int, str, NoneType})
+"""The types of values that can always be compared."""
+_WRAPPERS = frozenset({classmethod, functools.cached_property, property, staticmethod})
+
+
+def parts_of(*functions: Any) -> tuple[FunctionType | type, ...]:
+    """Return the functions and classes that callables run, as far as they refer to them directly."""
+    seen: dict[int, Any] = {}
+    waiting = [*functions]
+    while waiting and len(seen) < _MOST_PARTS:
+        part = waiting.pop(0)
+        if part is None or id(part) in seen:
+            continue
+        seen[id(part)] = part
+        if isinstance(part, functools.partial):
+            waiting.append(part.func)
+        elif type(part) is MethodType:
+            waiting += [part.__func__, owner_class(part)]
+        elif type(part) is FunctionType:
+            waiting += [vars(part).get("__wrapped__"), *_closure_code(part)]
+        elif not isinstance(part, type):
+            call = getattr(type(part), "__call__", None)
+            waiting += [type(part), call if type(call) is FunctionType else None, getattr(part, "__wrapped__", None)]
+    return tuple(part for part in seen.values() if isinstance(part, FunctionType | type))
+
+
+def owner_class(method: MethodType) -> type:
+    """Return the class of a method, or of its object."""
+    owner = method.__self__
+    return owner if isinstance(owner, type) else type(owner)
+
+
+def _closure_code(function: FunctionType) -> Iterator[FunctionType | type]:
+    for cell in function.__closure__ or ():
+        try:
+            content = cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+        if isinstance(content, FunctionType | type):
+            yield content
+
+
+def is_code(value: Any) -> bool:
+    """Return whether a value is a function or a class."""
+    return type(value) is FunctionType or issubclass(type(value), type)  # an object may claim to be one
+
+
+def _functions_of(member: Any) -> list[FunctionType]:
+    """Return a function, or those that a member of a class wraps."""
+    names = ("__func__", "fget", "fset", "fdel", "func") if type(member) in _WRAPPERS else ()
+    return [each for each in (member, *(getattr(member, name, None) for name in names)) if type(each) is FunctionType]
+
+
+def methods_of(kind: Any) -> list[FunctionType]:
+    """Return the functions in a class, those of properties included."""
+    return [each for member in vars(kind).values() for each in _functions_of(member)]
+
+
+def plain_values(part: FunctionType | type) -> dict[Any, tuple[type, Any]]:
+    """Return the simple values of a function's defaults or a class."""
+    values: Mapping[Any, Any] = vars(part)
+    if isinstance(part, FunctionType):
+        values = {**dict(enumerate(part.__defaults__ or ())), **(part.__kwdefaults__ or {})}
+    return {
+        name: (type(each), each)
+        for name, each in values.items()
+        if type(each) in PLAIN and not str(name).startswith("__")
+    }
+
+
+def state_of(value: Any) -> Any:
+    """Return what differs after a shell has replaced a value or has patched its code."""
+    kind = type(value)
+    if kind in PLAIN:
+        return kind, value
+    if kind is FunctionType:
+        return [(each.__code__, plain_values(each)) for each in parts_of(value) if isinstance(each, FunctionType)]
+    if not issubclass(kind, type):
+        return [*map(state_of, _functions_of(value))] if kind in _WRAPPERS else id(value)
+    inner = f"{value.__qualname__}."
+    members = {
+        name: state_of(each)
+        for name, each in vars(value).items()
+        if not issubclass(type(each), type) or each.__qualname__.startswith(inner)
+    }
+    return id(value), members
+
+
+def scope_of(module: str) -> dict[str, Any]:
+    """Return the namespace of a module; empty if it is not loaded."""
+    return getattr(sys.modules.get(module), "__dict__", {})
+
+
+def name_of(part: FunctionType | type) -> tuple[str, str]:
+    """Return the name of a function or class, and that in its code, which a wrapper does not take from its function."""
+    return part.__qualname__, part.__code__.co_name if isinstance(part, FunctionType) else ""
+
+
 # --- installed code ----------------------------------------------------------------------------------------------------
 
 
@@ -149,6 +253,25 @@ def _installed_directories() -> frozenset[Path]:
     standard = str(Path(str(linecache.__file__)).parent)
     paths = [standard, *site.getsitepackages(list(prefixes)), site.getusersitepackages()]
     return frozenset(Path(path).resolve() for path in paths)
+
+
+def find_module(name: str) -> tuple[str, tuple[str, ...]]:
+    """Return the file of a module, and the directories of a package, without importing it."""
+    parent, _, _ = name.rpartition(".")
+    path: Any = None
+    if parent:
+        held = getattr(sys.modules.get(parent), "__path__", None)
+        path = list(held) if held is not None else [*find_module(parent)[1]]
+        if not path:
+            return "", ()
+    try:
+        spec = PathFinder.find_spec(name, path)
+    except (ImportError, ValueError, AttributeError):
+        return "", ()
+    if spec is None:
+        return "", ()
+    file = spec.origin if spec.has_location and spec.origin else ""
+    return file, tuple(spec.submodule_search_locations or ())
 
 
 PROCESS_NAME = new_token(8)
@@ -189,18 +312,20 @@ def is_edited(file: str, scope: Mapping[str, Any]) -> bool:
     """Return whether a module's file was written after the module had read it, as far as that is known.
 
     The time of the last change of the inode counts, too: tools that copy files keep the time of their content. A time in
-    the future says nothing.
+    the future says nothing. Bytecode that was made from another text counts, too.
 
     Args:
         file: the file.
         scope: the namespace of the module.
     """
-    load, noted_at = _LOADED.get(scope.get("__name__", ""), (None, 0))
-    if load is not _identify_import(scope):
-        return False
     try:
         status = os.stat(file)  # noqa: PTH116 - half the time of a Path
     except OSError:  # a cell of a notebook
+        return False
+    if _has_old_bytecode(file, status, getattr(scope.get("__spec__"), "cached", None)):
+        return True
+    load, noted_at = _LOADED.get(scope.get("__name__", ""), (None, 0))
+    if load is not _identify_import(scope):
         return False
     later = {each for each in (status.st_mtime_ns, status.st_ctime_ns) if each > noted_at}
     if later:
@@ -208,6 +333,48 @@ def is_edited(file: str, scope: Mapping[str, Any]) -> bool:
         future |= {each for each in later if each > time.time_ns()}
         later -= future
     return bool(later)
+
+
+def _has_old_bytecode(file: str, status: os.stat_result, cached: object) -> bool:
+    """Return whether Python takes bytecode for that of a file's text which was made from an older text of the same length.
+
+    Its header has the time of the text in whole seconds only, so an edit within the second of the import goes unnoticed.
+
+    Args:
+        file: the file.
+        status: the status of the file.
+        cached: the path of the bytecode, if there is any.
+    """
+    try:
+        if not isinstance(cached, str) or os.stat(cached).st_mtime_ns >= status.st_mtime_ns:  # noqa: PTH116 - as above
+            return False
+        data, text = Path(cached).read_bytes(), Path(file).read_bytes()
+        header = (0, int(status.st_mtime), len(text))
+        if data[4:16] != b"".join((each & 0xFFFFFFFF).to_bytes(4, "little") for each in header):
+            return False
+        # The text may have been written again unchanged.
+        return bool(marshal.loads(data[16:]) != compile(text, file, "exec", dont_inherit=True))  # noqa: S302
+    except (OSError, ValueError, EOFError, TypeError, SyntaxError):
+        return False
+
+
+def status_of(file: str) -> tuple[int, int]:
+    """Return the time of the last change of a file in ns and its size; zeros if there is no such file."""
+    try:
+        status = Path(file).stat()
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_size
+
+
+def is_reloaded(scope: Mapping[str, Any]) -> bool:
+    """Return whether a module was loaded again since a workflow was first defined.
+
+    Args:
+        scope: the namespace of the module.
+    """
+    noted = _LOADED.get(scope.get("__name__", ""))
+    return noted is not None and noted[0] is not _identify_import(scope)
 
 
 def versions_of(modules: Iterable[str]) -> dict[str, str]:
