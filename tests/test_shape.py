@@ -17,7 +17,7 @@ BOUNDS = {  # the figure today; behind it the target
     "modules": 317,
     "modules, those of later features left out": 280,  # 285
     "lines, comments and blanks left out": 77_460,
-    "code lines, docstrings left out too": 60_970,  # 38,000 for what there was when the target was set
+    "code lines, docstrings left out too": 60_972,  # 38,000 for what there was when the target was set
     "median module": 261,  # rises when small modules are merged; 100 to 400 is natural
     "largest module": 899,  # 900
     "modules crossed by a checkpointed step": 16,  # 16

@@ -226,3 +226,29 @@ def test_a_failure_that_the_stop_itself_has_brought_about_is_not_recorded(in_map
         engine.run_sync(converting, workflow_id="run", in_map=in_map)
     assert converted == [1]
     assert engine.resume_sync(converting, workflow_id="run").output == [0, 1]
+
+
+async def cancel_booking(number: int) -> None:
+    convert(number)
+    undone.append(number)
+
+
+undone: list[int] = []
+
+
+@workflow
+def booking() -> Generator[Any, Any, None]:
+    for number in range(2):
+        yield step("book").python(abs, number).rollback(cancel_booking).checkpoint()
+    yield step("pay").python(int, "no number")
+
+
+def test_a_compensation_that_the_stop_has_ended_is_called_again() -> None:
+    converted.clear()
+    undone.clear()
+    engine = WorkflowEngine(MemoryCheckpointStore())
+    with pytest.raises(RunInterrupted):
+        engine.run_sync(booking, workflow_id="run")
+    assert (converted, undone) == ([1], [])
+    result = engine.resume_sync(booking, workflow_id="run")
+    assert (result.status, result.rollback_failures, undone) == ("failed", (), [1, 0])

@@ -20,6 +20,7 @@ from flowckpt.engine.values.placeholders import PlanStopped
 from flowckpt.errors import FlowckptError, NotUndoableError, StepFailedError
 from flowckpt.execution.current_step import NO_SERVICES, StepCall
 from flowckpt.execution.errors import record_error
+from flowckpt.execution.interrupts import CANCEL, LOST
 from flowckpt.execution.runner import restore_value
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ async def undo_step(run: RunContext, result: StepResult) -> StepFailedError | No
     except (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as error:
+        if run.interrupts.pending_signal not in (CANCEL, LOST):  # Ctrl-C may have ended a program of the compensation
+            run.interrupts.raise_pending(asyncio.current_task())
         failure = record_error(error, path=undo_path(path), secrets=run.secrets)
     duration_ms = round((clock.elapsed_ns() - started_ns) / 1e6, 3)
     append_result(
