@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import linecache
-import marshal
 import os
 import re
 import site
@@ -17,7 +16,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib.machinery import PathFinder
+from importlib.machinery import PathFinder, SourcelessFileLoader
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType, NoneType
 from typing import Any, TypeVar
@@ -353,8 +352,8 @@ def _has_old_bytecode(file: str, status: os.stat_result, cached: object) -> bool
         if data[4:16] != b"".join((each & 0xFFFFFFFF).to_bytes(4, "little") for each in header):
             return False
         # The text may have been written again unchanged.
-        return bool(marshal.loads(data[16:]) != compile(text, file, "exec", dont_inherit=True))  # noqa: S302
-    except (OSError, ValueError, EOFError, TypeError, SyntaxError):
+        return SourcelessFileLoader("", cached).get_code("") != compile(text, file, "exec", dont_inherit=True)
+    except (ImportError, OSError, ValueError, EOFError, TypeError, SyntaxError):
         return False
 
 
