@@ -109,8 +109,8 @@ def is_left_behind(action: Action) -> bool:
 
 def is_async(function: Any) -> bool:
     """Return whether a call of the function returns a coroutine."""
-    if type(function) is FunctionType and function.__code__.co_flags & inspect.CO_COROUTINE:
-        return True
+    if type(function) is FunctionType and not function.__dict__:  # nothing marks or wraps it
+        return bool(function.__code__.co_flags & inspect.CO_COROUTINE)
     while isinstance(function, partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))
