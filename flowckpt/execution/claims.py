@@ -192,7 +192,7 @@ def make_stated_pack(claimed: ClaimedEvidence | None) -> EvidencePack:
     return _apply_policy(claimed, claims, "a step in doubt")
 
 
-def meets_demands(step: Step[Any], result: StepResult) -> bool:
+def meets_demands(step: Step[Any], result: StepResult, output: Any) -> bool:
     """Return whether a result that was recorded for another step is one that this step could have recorded.
 
     A command must have an exit code that this step accepts, and no less output than it keeps. Every claim of this step
@@ -201,12 +201,13 @@ def meets_demands(step: Step[Any], result: StepResult) -> bool:
     Args:
         step: the step that would use the result.
         result: the result of an equal call.
+        output: its output, as the step's function returns it.
 
     Raises:
-        DecodingError: the record does not fit the annotation of the step's function, or its claims are malformed.
+        DecodingError: the recorded claims are malformed.
         EncodingError: the claims of the step cannot be recorded.
     """
-    output, claimed = execution.runner.restore_value(step, result), step.modifiers.evidence
+    claimed = step.modifiers.evidence
     try:
         pack = make_stated_pack(None) if claimed is None else make_pack(claimed, output, place=result.path)
     except Exception:  # the step fails with it when it runs

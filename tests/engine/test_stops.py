@@ -72,7 +72,7 @@ class StoppedLife(Life):
             event("stopped")
             result = stop.result
             if result is None or result.status == "suspended":
-                raise SimulatedCrash from None  # the next process goes on
+                raise SimulatedCrash from None  # the next process continues
         self.error = result.error
         return result
 

@@ -925,13 +925,13 @@ def test_an_answer_after_the_deadline_is_refused(world, answer):
 def test_a_signal_after_the_deadline_is_kept_for_a_later_wait_and_says_so(world):
     @workflow
     def twice() -> Generator[Any, Any, Any]:
-        first = yield step("first").wait("go", timeout=3600, default="nobody")
+        first = yield step("first").wait("go", timeout=3600, default="too late")
         return [first, (yield step("second").wait("go"))]
 
     world.run(twice)
     world.clock.advance(3600)
     assert not world.engine.signal_sync("run", "go", "late").is_awaited
-    assert world.resume(twice).output == ["nobody", "late"]
+    assert world.resume(twice).output == ["too late", "late"]
 
 
 def test_what_is_not_asked_for_cannot_be_approved(world):

@@ -446,3 +446,22 @@ async def test_one_who_gives_up_waiting_for_a_task_keeps_nobody_waiting(start):
         waiting[2].cancel()
     ended = await asyncio.gather(*waiting, return_exceptions=True)
     assert [isinstance(each, asyncio.CancelledError) for each in ended] == [True, False, True, False]
+
+
+def test_a_loop_that_was_closed_with_a_waiting_task_keeps_no_other_task_waiting(start):
+    lock = start()._tasks._taking
+
+    async def wait():
+        async with lock:
+            return "entered"
+
+    async def hold(closed):
+        async with lock:
+            closed.call_soon_threadsafe(waiting.append, closed.create_task(wait()))
+            await asyncio.get_running_loop().run_in_executor(None, closed.run_until_complete, asyncio.sleep(0.05))
+            closed.close()
+        return await asyncio.wait_for(wait(), 10)
+
+    waiting = []
+    assert asyncio.run(hold(asyncio.new_event_loop())) == "entered"
+    waiting[0]._log_destroy_pending = False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -53,19 +52,19 @@ _REMEDY = "The next call takes the task again, and finds out what was saved."
 class SharedLock:
     """A lock for asyncio tasks of several event loops: a service may have one loop in each of its threads.
 
-    The one who leaves passes it on to the next in the queue. A turn is a future of `concurrent.futures`, which a loop can
-    await although another thread ends it.
+    A task that leaves passes the lock to the next one in the queue. A turn is a future of `concurrent.futures`, which a
+    loop can await although another thread ends it.
     """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._queue: deque[Future[None]] = deque()
+        self._queue: dict[Future[None], asyncio.AbstractEventLoop] = {}
         self._owner: Future[None] | None = None
 
     async def __aenter__(self) -> None:
         turn: Future[None] = Future()
         with self._guard:
-            self._queue.append(turn)
+            self._queue[turn] = asyncio.get_running_loop()
             if self._owner is None:
                 self._pass_on()
         if self._owner is turn:
@@ -82,13 +81,14 @@ class SharedLock:
 
     def _leave(self, turn: Future[None]) -> None:
         with self._guard:
-            self._queue.remove(turn)
+            del self._queue[turn]
             if self._owner is turn:
                 self._pass_on()
 
     def _pass_on(self) -> None:
-        waiting = (turn for turn in self._queue if not turn.cancelled() and turn.set_running_or_notify_cancel())
-        self._owner = next(waiting, None)
+        # A task of a closed loop never runs again, although nothing has cancelled it.
+        waiting = [turn for turn, loop in self._queue.items() if not (loop.is_closed() or turn.cancelled())]
+        self._owner = next((turn for turn in waiting if turn.set_running_or_notify_cancel()), None)
         if self._owner is not None:
             self._owner.set_result(None)
 

@@ -387,7 +387,7 @@ class ResultCache:
                 return None
             value, tree = restore_value(step, taken), plain_tree(result.held_output, path)
             refuse_secrets(tree, self.secrets, path)
-            if not meets_demands(step, taken):
+            if not meets_demands(step, taken, value):
                 return None
         except FlowckptError as error:
             _log.info("step %s of run %s is not taken: %s", result.path, run, error.message)

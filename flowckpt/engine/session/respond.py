@@ -201,7 +201,7 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
     answer = Signal(signal_id, wait.name, now, data, by, WaitKind.APPROVAL, wait.path, wait.request, birth)
     if not await inbox.send_signal(workflow_id, answer):
         _refuse_answered(workflow_id, name, wait, sent_to(latest.metadata, await inbox.signals(workflow_id)))
-        raise SignalRefusedError(workflow_id, name, detail="it was answered just now")
+        raise SignalRefusedError(workflow_id, name, detail="it has an answer", remedy=_resume_remedy(workflow_id))
     facts = True, True, 0, info.status, str(info.owner or "")
     return Sent(workflow_id, signal_id, wait.name, WaitKind.APPROVAL, wait.path, *facts)
 
