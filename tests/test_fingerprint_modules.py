@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from flowckpt.core.identity import fingerprint
-from flowckpt.core.identity.fingerprint import code_of, refresh, step_fingerprint
+from flowckpt.core.identity import sources
+from flowckpt.core.identity.fingerprint import code_of, step_fingerprint
+from flowckpt.core.identity.sources import refresh
 
 NUMBERS = count()
 
@@ -257,12 +258,12 @@ def test_without_a_mark_the_project_is_where_its_top_package_lies(tmp_path):
     for name in ("jobs/deep/__init__.py", "jobs/__init__.py", "jobs/deep/flow.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
-    fingerprint.project_root.cache_clear()
+    sources.project_root.cache_clear()
     if not any((parent / ".git").exists() for parent in tmp_path.parents):
-        assert fingerprint.project_root(str(tmp_path / "jobs/deep/flow.py")) == str(tmp_path)
+        assert sources.project_root(str(tmp_path / "jobs/deep/flow.py")) == str(tmp_path)
     (tmp_path / "jobs/setup.py").write_text("")
-    fingerprint.project_root.cache_clear()
-    assert fingerprint.project_root(str(tmp_path / "jobs/deep/flow.py")) == str(tmp_path / "jobs")
+    sources.project_root.cache_clear()
+    assert sources.project_root(str(tmp_path / "jobs/deep/flow.py")) == str(tmp_path / "jobs")
 
 
 def test_the_fingerprint_is_the_same_however_the_program_is_started(tmp_path):
@@ -305,11 +306,11 @@ def test_a_module_that_is_edited_while_its_program_runs_does_not_lend_its_new_te
         (folder / "edited_part.py").write_text("def f(x):\n    return 1000\n")
 
         assert step_fingerprint(flow.step) == first
-        assert not fingerprint.find_reloaded()
+        assert not sources.find_reloaded()
         importlib.reload(sys.modules["edited_part"])
         refresh()
         assert step_fingerprint(flow.step) != first
-        assert not fingerprint.find_reloaded()
+        assert not sources.find_reloaded()
     finally:
         sys.modules.pop("edited_flow"), sys.modules.pop("edited_part")
         shutil.rmtree(folder)
@@ -338,7 +339,7 @@ def test_a_changed_file_makes_only_one_start_forget_the_fingerprints(tmp_path, m
         refresh()
         second = step_fingerprint(flow.step)
         assert second != first
-        monkeypatch.setattr(fingerprint, "forget_functions", lambda: forgotten.append(1))
+        monkeypatch.setattr(sources, "forget_functions", lambda: forgotten.append(1))
         refresh()
         assert not forgotten
         assert step_fingerprint(flow.step) == second
@@ -356,7 +357,7 @@ def test_a_reloaded_module_that_no_step_uses_again_makes_only_one_start_forget_t
         assert step_fingerprint(flow.step)
         importlib.reload(flow)
         refresh()
-        monkeypatch.setattr(fingerprint, "forget_functions", lambda: forgotten.append(1))
+        monkeypatch.setattr(sources, "forget_functions", lambda: forgotten.append(1))
         refresh()
         assert not forgotten
     finally:

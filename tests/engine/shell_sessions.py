@@ -17,11 +17,11 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 import tests.preloaded  # noqa: F401 - imported before the forks
-from flowckpt.core.identity import fingerprint
+from flowckpt.core.identity import fingerprint, sources
 
 
 def run_session(shell: InteractiveShell, cells: list[str], place: Path) -> None:
-    fingerprint.OF_PROCESS = f"loaded by {os.getpid()}: "  # a session is a process of its own
+    fingerprint.OF_PROCESS = sources.OF_PROCESS = f"loaded by {os.getpid()}: "  # a session is a process of its own
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         for cell in cells:

@@ -79,11 +79,6 @@ class Modifiers(_ModifierFacts):
         """Whether the output is neither shown nor recorded."""
         return self.content == "secret"
 
-    @property
-    def records_arguments(self) -> bool:
-        """Whether the arguments are recorded as JSON."""
-        return self.content == "arguments"
-
     def first_of(self, names: Collection[str]) -> str:
         """Return the first given modifier among `names`, except `checkpoint` and `version`; empty if there is none."""
         given = {
@@ -98,7 +93,7 @@ class Modifiers(_ModifierFacts):
             "rollback": self.rollback is not None,
             "on": self.placement is not None,
             "cache": self.cache_seconds is not None,
-            "record_arguments": self.records_arguments,
+            "record_arguments": self.content == "arguments",
         }
         return next((name for name, is_given in given.items() if is_given and name in names), "")
 

@@ -462,7 +462,7 @@ class StepBase(FieldEquality):
         Raises:
             StepDefinitionError: `.record_arguments()` was given before, or the step is never recorded (`.ephemeral()`).
         """
-        if self.modifiers.records_arguments:
+        if self.modifiers.content == "arguments":
             raise checked.repeated_modifier_error(self.name, "record_arguments")
         return self._replace_modifiers(check_combination(self.name, attrs.evolve(self.modifiers, content="arguments")))
 

@@ -21,7 +21,7 @@ from flowckpt.core.codec.annotations import is_known_kind
 from flowckpt.core.codec.tags import RefusedError, Registered
 from flowckpt.core.codec.types import difference, from_plain, to_plain
 from flowckpt.core.dsl.workflow import PROGRAM_MODULES
-from flowckpt.core.identity.fingerprint import reaches
+from flowckpt.core.identity.sources import reaches
 from flowckpt.core.system.declared import module_name
 from flowckpt.errors import FlowckptError
 

@@ -17,7 +17,7 @@ from flowckpt.core import codec
 from flowckpt.core.codec.blob import plain_tree
 from flowckpt.core.dsl import NextGeneration, Workflow
 from flowckpt.core.dsl.composites import FanOutAction, ItemsError, WorkflowAction
-from flowckpt.core.identity.fingerprint import refresh
+from flowckpt.core.identity.sources import refresh
 from flowckpt.core.records import Status, StepResult
 from flowckpt.core.records.wait import open_waits
 from flowckpt.core.replay import (

@@ -17,8 +17,9 @@ from flowckpt.core import codec
 from flowckpt.core.codec.blob import plain_tree
 from flowckpt.core.codec.results import as_view, encode_time
 from flowckpt.core.dsl import Workflow
-from flowckpt.core.identity.fingerprint import code_of, refresh
+from flowckpt.core.identity.fingerprint import code_of
 from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.core.identity.sources import refresh
 from flowckpt.core.records import (
     CheckpointData,
     History,

@@ -533,7 +533,7 @@ async def _take_cached(run: RunContext, call: StepCall) -> StepEnd | None:
 
 def _encode_arguments(run: RunContext, call: StepCall) -> tuple[Mapping[str, Any], Exception | None]:
     """Return the arguments of a call as JSON if the step records them, or the error if they cannot be recorded."""
-    if not call.modifiers.records_arguments:
+    if call.modifiers.content != "arguments":
         return {}, None
     try:
         return argument_values(call.action, call.path, run.judge.secrets), None
