@@ -195,8 +195,8 @@ def make_stated_pack(claimed: ClaimedEvidence | None) -> EvidencePack:
 def meets_demands(step: Step[Any], result: StepResult, output: Any) -> bool:
     """Return whether a result that was recorded for another step is one that this step could have recorded.
 
-    A command must have an exit code that this step accepts, and no less output than it keeps. Every claim of this step
-    must be recorded, for only recorded claims are checked before the result is used. Files are compared elsewhere.
+    A command must have an exit code that this step accepts. Every claim of this step must be recorded, for only recorded
+    claims are checked before the result is used. Files, and the length of an output, are compared elsewhere.
 
     Args:
         step: the step that would use the result.
@@ -212,11 +212,8 @@ def meets_demands(step: Step[Any], result: StepResult, output: Any) -> bool:
         pack = make_stated_pack(None) if claimed is None else make_pack(claimed, output, place=result.path)
     except Exception:  # the step fails with it when it runs
         return False
-    action: Any = step.action
-    if action.is_command:
-        is_success = output.exit_code == 0 or has_exit_claim(pack)
-        if not is_success or execution.command.is_cut_short(action, output):
-            return False
+    if step.action.is_command and output.exit_code != 0 and not has_exit_claim(pack):
+        return False
     return claimed is None or (result.evidence is not None and _is_covered(pack, read_pack(result)))
 
 

@@ -77,8 +77,10 @@ def check_exit(path: str, action: CommandAction, output: CommandOutput) -> None:
     raise _command_error(message, remedy, path, action, output, exit_code=code)
 
 
-def is_cut_short(action: CommandAction, output: CommandOutput) -> bool:
-    """Return whether a recorded output was cut, and has less than a command would keep now."""
+def is_cut_short(action: CommandAction, output: object) -> bool:
+    """Return whether a recorded output of a command was cut, and has less than the command would keep now."""
+    if not isinstance(output, CommandOutput):  # adopted, or replaced in a fork
+        return False
     streams = (output.stdout, output.stdout_truncated), (output.stderr, output.stderr_truncated)
     return any(is_cut_below(action.max_output, text, left_out) for text, left_out in streams)
 

@@ -237,6 +237,12 @@ CASES: dict[str, list[Case]] = {
         Case(OTHER_ARGUMENT),
         Case(edit("clean_with, abs", "clean_with, float"), calling("clean_with, abs, 5")),
     ],
+    "the `max_output` of a recorded command": [
+        Case(
+            edit("max_output=4", "max_output=1_000"),
+            edit(CLEAN, 'step("clean").command(["sh", "-c", "echo clean >> log; seq 9"], max_output=4).checkpoint()'),
+        )
+    ],
     "`tolerate` or `min_success` of a recorded map or group": [
         Case(
             edit("min_success=1", "min_success=2"),

@@ -303,7 +303,8 @@ class StepBuilder(StepBase):
         """Action: run a program without a shell; the output is a `CommandOutput`.
 
         A non-zero exit code fails the step with `CommandFailedError`, unless the step claims the code:
-        `command_exit(2)`. The program, its directory, environment and input identify the step; `max_output` does not.
+        `command_exit(2)`. The program, its directory, environment and input identify the step; `max_output` does not,
+        but a resume runs the program again if the recorded output was cut at a lower limit.
 
         Args:
             argv: the program and its arguments, as text or paths. A program without `/` is looked up on the PATH.

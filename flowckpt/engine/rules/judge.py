@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
+from flowckpt import execution
 from flowckpt.core.codec.results import arguments_format, origin_fields
 from flowckpt.core.dsl import Step
 from flowckpt.core.dsl.modifiers import list_declared_files
@@ -35,6 +36,8 @@ from flowckpt.core.records import PartialState, StepResult
 from flowckpt.engine.rules import in_doubt as in_doubts
 from flowckpt.engine.rules.paths import is_within, make_handled_search
 from flowckpt.engine.rules.reasons import NONDETERMINISM, OnStale, Reason, ReasonKind, ResumePolicy, ReuseMode
+from flowckpt.errors import DecodingError
+from flowckpt.execution.runner import restore_value
 
 if TYPE_CHECKING:
     from flowckpt.core.codec import Json
@@ -279,6 +282,8 @@ class Judge:
         if reasons and is_first and result.attempt == self.newest and _are_other_arguments(reasons):
             reasons += (NONDETERMINISM,) * self.is_same_code()
         reasons += more
+        if step.action.is_command and _is_cut_short(step, result):
+            reasons += (Reason(ReasonKind.ARGUMENTS, "max_output: the recorded output was cut at a lower limit"),)
         if is_after_rerun:
             reasons += incomparable_reasons(step, result, self.secrets)
         if self.reports or step.modifiers.files is not None:
@@ -364,6 +369,14 @@ class Judge:
         """Return whether the user requested a rerun of a step, or of a step that contains it."""
         wanted = self.policy.from_path
         return bool(wanted) and (path == wanted or path.startswith(f"{wanted}/"))
+
+
+def _is_cut_short(step: Step[Any], result: StepResult) -> bool:
+    action: Any = step.action
+    try:
+        return result.success and execution.command.is_cut_short(action, restore_value(step, result))
+    except DecodingError:  # that it does not fit is another reason
+        return False
 
 
 def _are_other_arguments(reasons: tuple[Reason, ...]) -> bool:
