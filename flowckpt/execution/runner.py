@@ -444,7 +444,9 @@ def restore_value(step: Step[Any], result: StepResult) -> Any:
     tree = held.tree if type(held) is Recorded else plain_tree(held, "output")
     if tree is None and "adopted" in result.marks:
         return None
-    return codec.decode(tree, output_annotation(action), place=f"{result.path}: output")
+    is_same_code = info is not None and info.fingerprint == result.fingerprint  # which includes the annotated class
+    decode = codec.decode if is_same_code else codec.decode_unchanged
+    return decode(tree, output_annotation(action), place=f"{result.path}: output")
 
 
 def output_annotation(action: Action) -> Any:

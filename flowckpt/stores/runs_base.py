@@ -216,7 +216,7 @@ class RunWriter(ABC):
                 f"run {self.workflow_id!r} is owned by the process that this one was forked from",
                 workflow_id=self.workflow_id,
                 operation="save",
-                remedy="Save from the parent; start processes with 'spawn' or 'forkserver'.",
+                remedy="Save from the parent; start processes with 'spawn' or 'forkserver', and open the store in them.",
             )
 
     @contextmanager

@@ -200,6 +200,20 @@ def test_what_is_no_decision_is_refused_and_changes_nothing(killed, words, said)
     assert command.log() == ["pay"] and command("show", "one", "--json").document["attempt"] == 1
 
 
+@pytest.mark.parametrize(("word", "runs"), [("--done", 1), ("--not-done", 2)])
+def test_the_advised_commands_decide_about_an_edited_step_that_was_done(flowckpt, tmp_path, word, runs):
+    program = tmp_path / "once.py"
+    text = "from flowckpt import step, workflow\ndef pay(n):\n    open('log', 'a').write('pay\\n')\n    return n + 1\n@workflow\ndef flow():\n    return (yield step('pay').python(pay, 1).at_most_once())\n"
+    program.write_text(text)
+    flowckpt("run", "once.py", "--id", "one").expect(0)
+    program.write_text(text.replace("n + 1", "n + 2"))
+    ran = flowckpt("resume", "one", "--on-code-change", "rerun").expect(15)
+    assert f"flowckpt resume --on-code-change rerun {word} pay one" in ran.err
+    done = flowckpt("resume", "--on-code-change", "rerun", word, "pay", "one", "--json").expect(0)
+    assert flowckpt.log() == ["pay"] * runs and done.document["output"] == runs + 1
+    flowckpt("resume", word, "pay", "one").expect(2)
+
+
 def test_an_output_of_another_type_is_refused(killed, tmp_path):
     program = tmp_path / "pay.py"
     command = killed("pay.py:blind")

@@ -34,6 +34,9 @@ SCALING = "def make(rate):\n    def f(x):\n        return x * (rate or 1)\n    r
 COMPOSING = "def scale(x): return x * 10\ndef shift(x): return x + 1\ndef make(first, second):\n    def f(x):\n        return second(first(x))\n    return f\nf = make(scale, shift)\n"
 CHAINING = "FS = [lambda x: x + 1, lambda x: x * 10]\ndef f(fs):\n    x = 3\n    for each in fs:\n        x = each(x)\n    return x\n"
 
+MAKING = "import dataclasses\ndef make(k):\n    @dataclasses.dataclass\n    class M:\n        a: int = 2\n        @classmethod\n        def of(cls, a):\n            return a * k\n        def f(self, n):\n            return n * self.a * k\n    return M\nM = make(3)\n"
+LIMITED = "def make(k):\n    class M:\n        limit = k\n        @classmethod\n        def f(cls, n):\n            return n * cls.limit\n    return M\n"
+
 EDITS = {  # the body, what is edited and how, the argument, other files
     "a helper beside a module for another Python": ("try:\n    from new import g\nexcept SyntaxError:\n    from other import g\ndef f(x):\n    return g(x)\n", "x * 3", "x * 4", "10", {"new.py": "def g(: pass\n", "other.py": "def g(x):\n    return x * 3\n"}),
     "a module that cannot be parsed": ("try:\n    import new\nexcept SyntaxError:\n    new = None\ndef f(x):\n    return new and new.R\n", "R = 3 3", "R = 3", "10", {"new.py": "R = 3 3\n"}),
@@ -79,6 +82,19 @@ EDITS = {  # the body, what is edited and how, the argument, other files
     "the order of passed lambdas": (CHAINING, "[lambda x: x + 1, lambda x: x * 10]", "[lambda x: x * 10, lambda x: x + 1]", "FS", {}),
     "the order of passed lambdas of one line": (CHAINING.replace("FS =", "a, b = lambda x: x + 1, lambda x: x * 10\nFS =").replace("[lambda x: x + 1, lambda x: x * 10]", "[a, b]"), "[a, b]", "[b, a]", "FS", {}),
     "which key has which lambda": (CHAINING.replace("in fs", "in fs.values()").replace("[lambda x: x + 1, lambda x: x * 10]", "{'u': lambda x: x + 1, 'v': lambda x: x * 10}"), "{'u': lambda x: x + 1, 'v': lambda x: x * 10}", "{'u': lambda x: x * 10, 'v': lambda x: x + 1}", "FS", {}),
+    "a variable of a made class whose method is the step": (LIMITED + "f = make(3).f\n", "make(3)", "make(5)", "10", {}),
+    "what a class method of a made class holds": (MAKING + "f = M.of\n", "make(3)", "make(5)", "10", {}),
+    "what a method of a made class holds": (MAKING + "f = M(2).f\n", "make(3)", "make(5)", "10", {}),
+    "what the class of a passed object holds": (MAKING + "def f(m):\n    return m.f(1)\n", "make(3)", "make(5)", "M(2)", {}),
+    "what the class of a passed plain object holds": (MAKING.replace("    @dataclasses.dataclass\n", "") + "def f(m):\n    return m.f(1)\n", "make(3)", "make(5)", "M()", {}),
+    "the function in a made class": ("def make(g):\n    class M:\n        f = staticmethod(g)\n    return M\ndef g(x):\n    return x\ndef h(x):\n    return -x\ndef f(m):\n    return m.f(10)\nM = make(g)\n", "M = make(g)", "M = make(h)", "M", {}),
+    "one of several functions of a name": ("REG = []\n@REG.append\ndef _(x):\n    return x\n@REG.append\ndef _(x):\n    return -x\nf = REG[0]\n", "f = REG[0]", "f = REG[1]", "10", {}),
+    "one of several classes of a loop": ("KINDS = []\nfor k in (3, 9):\n    class M:\n        limit = k\n        @classmethod\n        def f(cls, n):\n            return n * cls.limit\n    KINDS.append(M)\nf = KINDS[0].f\n", "KINDS[0]", "KINDS[1]", "10", {}),
+    "the function that a function of a loop holds": ("FS = []\nfor g in (min, max):\n    def h(n, g=g):\n        return g(n)\n    FS.append(h)\nH = FS[0]\ndef f(h):\n    return h([1, 5])\n", "FS[0]", "FS[1]", "H", {}),
+    "the functions of a loop": ("FS = []\nfor k in (3, 9):\n    def g(n, k=k):\n        return n * k\n    FS.append(g)\nf = FS[0]\n", "FS[0]", "FS[1]", "10", {}),
+    "a passed module": ("import other\ndef f(m):\n    return m.RATE\n", "= 3", "= 4", "other", {"other.py": "RATE = 3\n"}),
+    "a module of a passed package": ("import pk\ndef f(m):\n    return m.RATE\n", "= 3", "= 4", "pk", {"pk/__init__.py": "from pk.a import RATE\n", "pk/a.py": "RATE = 3\n"}),
+    "a global name that only a function assigns": ("def load():\n    global RATE\n    RATE = 3\nload()\ndef f(x):\n    return x * RATE\n", "= 3", "= 4", "10", {}),
     "the code of a passed cached function": ("import functools\n@functools.cache\ndef g(x):\n    return x * 3\ndef f(g):\n    return g(2)\n", "* 3", "* 4", "g", {}),
     "an assignment in a condition": ("if (R := 3):\n    pass\ndef f(x):\n    return x * R\n", ":= 3", ":= 4", "10", {}),
 }  # fmt: skip
@@ -88,6 +104,7 @@ HARMLESS = {
     "what a try prints": ("try:\n    import json as codec\n    print('json')\nexcept ImportError:\n    codec = None\ndef f(x):\n    return codec.dumps(x)\n", "'json'", "'plain json'", "10", {}),
     "a call that gets a constant": ("import os\nfrom pathlib import Path\nOUT = Path('out')\nos.makedirs(OUT, exist_ok=True)\ndef f(x):\n    return OUT.name\n", "exist_ok=True", "mode=0o700, exist_ok=True", "10", {}),
     "the default of a field": (CLASS + "def f(c):\n    return c.epochs\n", "epochs: int = 2", "epochs: int = 9", "Config(5)", {"other.py": ""}),
+    "the default of a field of a made class": ("import dataclasses\ndef make(k):\n    @dataclasses.dataclass\n    class M:\n        a: int = k\n    return M\nM = make(3)\ndef f(m):\n    return m.a\n", "make(3)", "make(9)", "M(5)", {}),
     "the default of a described field": (ROW.replace("b: int = 2", "b: int = dataclasses.field(default=2)"), "default=2", "default=3", "Row(b=5)", {}),
     "a new default": (ROW.replace(" = 1", "").replace(" = 2", ""), "b: int", "b: int = 3", "Row(1, 5)", {}),
     "a default that is made": (ROW.replace("b: int = 2", "b: dict = dataclasses.field(default_factory=lambda: dict(x=2))"), "x=2", "x=3", "Row(b=5)", {}),
@@ -216,6 +233,9 @@ LIBRARIES = {  # the body, what is passed, and what is passed instead
     "a function of another module": ("import cmath, math\ndef f(root):\n    return str(root(4))\n", "math.sqrt", "cmath.sqrt"),
     "a class of another package": ("import asyncio, queue\ndef f(kind):\n    return kind.__module__\n", "queue.Queue", "asyncio.Queue"),
     "a function of another module in a list": ("import json, pickle\ndef f(functions):\n    return [len(each([1])) for each in functions]\n", "[json.dumps]", "[pickle.dumps]"),
+    "another class of a loop": ("KINDS = []\nfor k in (3, 9):\n    class M:\n        limit = k\n    KINDS.append(M)\ndef f(kind):\n    return kind.limit\n", "KINDS[0]", "KINDS[1]"),
+    "another class of one function": (LIMITED + "def f(kind):\n    return kind.f(1)\n", "make(3)", "make(5)"),
+    "another lambda of a comprehension": ("FS = {k: (lambda n, k=k: n * k) for k in (3, 9)}\ndef f(g):\n    return g(10)\n", "FS[3]", "FS[9]"),
     "the class of an inherited method": ("from collections import OrderedDict, UserDict\nclass A(UserDict): pass\ndef f(make):\n    return type(make('ab')).__name__\n", "UserDict.fromkeys", "A.fromkeys"),
 }  # fmt: skip
 
@@ -242,6 +262,12 @@ def holding(function):
 def composing(first, second):
     def composed(x): return second(first(x))
     return composed
+def making(k):
+    class Made:
+        limit = k
+    return Made
+def limit_of(made): return made.limit
+TIMES = {k: (lambda n, k=k: n * k) for k in (3, 9)}
 def chain(x, functions):
     for function in functions: x = function(x)
     return x
@@ -252,6 +278,9 @@ def flow():
     found = []
     for function in (min, max, sum):
         found.append((yield step("held").python(holding(function), [1, 5, 3]).cache().checkpoint()))
+    for k in (3, 9):
+        found.append((yield step("made").python(limit_of, making(k)).cache().checkpoint()))
+        found.append((yield step("times").python(chain, 10, [TIMES[k]]).cache().checkpoint()))
     for pair in ((scale, shift), (shift, scale), (inc, ten), (ten, inc)):
         found.append((yield step("composed").python(composing(*pair), 3).cache().checkpoint()))
         found.append((yield step("chain").python(chain, 3, [*pair]).cache().checkpoint()))
@@ -264,7 +293,76 @@ def test_a_cached_result_is_that_of_the_functions_that_the_call_uses(call, tmp_p
     clean = call("run", "flow.py", "--id", "clean", "--no-cache")
     first, second = call("run", "flow.py", "--id", "one"), call("run", "flow.py", "--id", "two")
     assert clean[0] == 0 and clean[1] == first[1] == second[1], (clean, first, second)
-    assert second[3].count("taken from run") == 11, second
+    assert second[3].count("taken from run") == 15, second
+
+
+WAITING = """
+import dataclasses
+from flowckpt import step, workflow
+
+@dataclasses.dataclass
+class Price:
+    cents: int
+    # more
+
+@workflow
+def asking():
+    try:
+        found = yield step("ask").wait("rate", timeout=0).checkpoint()
+    except TimeoutError:
+        found = "late"
+    return (yield step("bill").python(str, found).checkpoint())
+
+@workflow
+def paying():
+    price = yield step("price").wait("price", type=Price)
+    yield step("gate").wait("go")
+    return (yield step("bill").python(str, price.cents).checkpoint())
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("", ", default=3"), (", default=3", ", default=4"), (", default=None", ""), (", default=3", "")]
+)
+def test_a_wait_whose_time_was_over_ends_by_its_present_default(old, new, call, tmp_path):
+    (tmp_path / "flow.py").write_text(WAITING.replace("timeout=0", f"timeout=0{old}"))
+    first = call("run", "flow.py:asking", "--id", "one")
+    assert first[0] == 0 and "0 executed" in call("resume", "one")[2]
+    (tmp_path / "flow.py").write_text(WAITING.replace("timeout=0", f"timeout=0{new}"))
+    resumed = call("resume", "one", "--on-stale", "rerun")
+    assert resumed[:2] == call("run", "flow.py:asking", "--id", "clean")[:2] and resumed[1] != first[1], resumed
+
+
+def test_a_wait_that_took_a_signal_keeps_it_with_another_default(call, tmp_path):
+    (tmp_path / "flow.py").write_text(WAITING.replace("timeout=0", "timeout=600, default=3"))
+    assert call("run", "flow.py:asking", "--id", "one")[0] == 3
+    assert call("signal", "one", "rate", "--data", "7", "--resume")[1] == "output: '7'"
+    (tmp_path / "flow.py").write_text(WAITING.replace("timeout=0", "timeout=600, default=4"))
+    again = call("resume", "one")
+    assert (again[1], "0 executed" in again[2]) == ("output: '7'", True)
+
+
+@pytest.mark.parametrize("edit", ["def __post_init__(self): self.cents *= 100", "cents: float = 0"])
+def test_a_value_that_an_edited_class_would_change_is_not_reused(edit, call, tmp_path):
+    (tmp_path / "flow.py").write_text(WAITING)
+    assert call("run", "flow.py:paying", "--id", "one")[0] == 3
+    assert call("signal", "one", "price", "--data", '{"cents": 1}', "--resume")[0] == 3
+    (tmp_path / "flow.py").write_text(WAITING.replace("# more", edit))
+    ended = call("signal", "one", "go", "--resume")
+    if "post" in edit:
+        assert ended[0] == 10 and "output.cents would come back as 10000 instead of 100" in ended[3]
+        assert call("resume", "one", "--on-code-change", "reuse")[0] == 14
+        (tmp_path / "flow.py").write_text(WAITING.replace("# more", "currency: str = 'EUR'"))
+        ended = call("resume", "one")
+    assert ended[1] in ("output: '1'", "output: '1.0'")
+
+
+def test_the_traceback_of_a_step_after_a_sleep_shows_only_the_step(call, tmp_path):
+    text = "import datetime\nfrom flowckpt import step, workflow\ndef f():\n    raise OSError('away')\n@workflow\ndef flow():\n    yield step('s').sleep(0.01)\n    yield step('f').python(f)\n"
+    (tmp_path / "flow.py").write_text(text)
+    code, _, _, trouble = call("run", "flow.py", "--id", "one")
+    assert code == 1 and "OSError: away" in trouble
+    assert "During handling" not in trouble and "Suspended" not in trouble
 
 
 FAN_OUTS = {  # how the finished fan-out is yielded, and the edit

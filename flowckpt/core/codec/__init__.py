@@ -10,10 +10,10 @@ from flowckpt.core.codec.tags import Json, dumps, is_itself
 from flowckpt.core.codec.tags import decode as _decode_plain
 from flowckpt.core.codec.tags import encode as _encode_plain
 from flowckpt.core.codec.types import difference, from_plain, register_type, to_plain
-from flowckpt.core.system.declared import type_name
+from flowckpt.core.system.declared import short_repr, type_name
 from flowckpt.errors import DecodingError, EncodingError
 
-__all__ = ["Json", "decode", "dumps", "encode", "is_itself", "register_type"]
+__all__ = ["Json", "decode", "decode_unchanged", "dumps", "encode", "is_itself", "register_type"]
 
 
 def encode(value: Any, annotation: Any = Any, *, place: str = "value") -> Json:
@@ -62,3 +62,39 @@ def decode(tree: Json, annotation: Any = Any, *, place: str = "value") -> Any:
     """
     plain = _decode_plain(tree, place)
     return from_plain(plain, annotation, place) if is_structured(annotation) else plain
+
+
+def decode_unchanged(tree: Json, annotation: Any, *, place: str = "value") -> Any:
+    """Return the value of a JSON tree whose class may have been edited since, or refuse one that has changed by that.
+
+    A field that the class has gained may have its default.
+
+    Args:
+        tree: a tree of `encode`, possibly from a store.
+        annotation: the type to build.
+        place: the name of the value in errors.
+
+    Raises:
+        DecodingError: as `decode`; or the value would be recorded in another way than it was.
+    """
+    value = decode(tree, annotation, place=place)
+    if is_structured(annotation):
+        try:
+            found = _find_change(tree, encode(value, annotation, place=place), place)
+        except EncodingError as error:
+            found = error.message
+        if found:
+            remedy = "Restore the type as it was."
+            raise DecodingError(f"the type of the recorded {place} was edited: {found}", place=place, remedy=remedy)
+    return value
+
+
+def _find_change(old: Json, new: Json, place: str) -> str:
+    if isinstance(old, dict) and isinstance(new, dict):
+        if lost := [name for name in old if name not in new]:
+            return f"{place}.{lost[0]} would be lost"
+        return next(filter(None, (_find_change(each, new[name], f"{place}.{name}") for name, each in old.items())), "")
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = enumerate(zip(old, new, strict=True))
+        return next(filter(None, (_find_change(*pair, f"{place}[{index}]") for index, pair in pairs)), "")
+    return "" if old == new else f"{place} would come back as {short_repr(new)} instead of {short_repr(old)}"

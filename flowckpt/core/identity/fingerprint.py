@@ -31,7 +31,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 from pathlib import Path
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import attrs
@@ -84,7 +84,7 @@ def step_fingerprint(function: Callable[..., Any]) -> str:
     """Return the fingerprint of a step's function: `2:` and 22 characters; empty if its source is not available.
 
     Args:
-        function: a function, method, class, partial or callable object.
+        function: a function, method, class, partial or callable object, or a module that is a value.
     """
     return code_of(function).fingerprint
 
@@ -114,6 +114,9 @@ def _compute_code(*functions: Any) -> Code:
     walk = _Walk()
     try:
         has_outdated = False
+        for module in functions:
+            if isinstance(module, ModuleType):
+                walk.enter_module(module)
         for part in parts_of(*functions):
             source, names = _locate_own(part)
             walk.enter(source, names)
@@ -154,6 +157,15 @@ class _Walk:
             return
         self._root = self._root or project_root(source.file)
         self._entered.setdefault(source, set()).update(names)
+
+    def enter_module(self, module: ModuleType) -> None:
+        """Start with all definitions of a module, if it belongs to a project."""
+        file = module.__file__ or ""  # a namespace package has None
+        source = find_source(module.__name__, root := project_root(file))
+        if source is not None:
+            self._root = self._root or root
+            for other, name in self._resolve_all(source):
+                self.enter(other, (name,))
 
     def texts(self) -> list[str]:
         """Return the texts of all reached definitions, by name; those of one name in the order reached."""
@@ -254,14 +266,14 @@ def _without_line(name: str) -> str:
 def _locate_own(part: FunctionType | type) -> tuple[Source | None, tuple[str, ...]]:
     """Return the module and the names of a function or class, of a nested function without the definition around it.
 
-    A lambda at the top level has its own name beside that of its definition, which may contain several.
+    A lambda at the top level, or one of several functions of a name, has its own name beside that of its definition.
     """
     source, names = locate_part(part)
     if source is not None and isinstance(part, FunctionType):
         with contextlib.suppress(LookupError):  # otherwise the definition around it counts
             if "<locals>" in part.__code__.co_qualname:
                 names = (source.note_nested(part.__code__),)
-            elif part.__code__.co_name == "<lambda>":
+            elif part.__code__.co_name == "<lambda>" or source.is_repeated(names):
                 names = (*names, source.note_nested(part.__code__))
     return source, names
 

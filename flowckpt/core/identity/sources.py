@@ -20,7 +20,7 @@ import functools
 import linecache
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -145,6 +145,12 @@ class Source:
     def has(self, name: str) -> bool:
         """Return whether the module binds a name at the top level, by a definition or an import."""
         return name in self.definitions or name in self.imports
+
+    def is_repeated(self, names: Iterable[str]) -> bool:
+        """Return whether names stand for several functions or classes: those of a loop, or of several definitions."""
+        found = {id(nodes[-1]): nodes[-1] for name in names for nodes in self.definitions.get(name, ())}.values()
+        made = [each for each in found if isinstance(each, (*syntax.FUNCTIONS, ast.ClassDef))]
+        return len(made) > 1 or any(isinstance(each, ast.For | ast.AsyncFor | ast.While) for each in found)
 
     def find_used_names(self, nodes: tuple[ast.AST, ...]) -> tuple[set[str], set[syntax.Import]]:
         """Return the names that a definition uses, and its own imports; see `syntax.find_used_names`."""
@@ -280,6 +286,7 @@ class _Reader:
         changed |= {aliases[name] for name in changed if name in aliases}
         for function in syntax.find_called_functions(statement, self.functions):
             assigned, self.extended[function.name] = syntax.find_set_names(function)
+            self.own |= assigned
             changed |= assigned | self.extended[function.name]
         for name in bound | changed:
             self.definitions.setdefault(name, []).append(nodes)
@@ -431,6 +438,15 @@ def locate_part(part: FunctionType | type) -> tuple[Source | None, tuple[str, ..
     return module, (name,) if name in module.definitions else ()
 
 
+def is_one_of_several(part: FunctionType | type) -> bool:
+    """Return whether the source of a function or class makes several of its name, which differ by values."""
+    try:
+        source, names = locate_part(part)
+    except Exception:  # the source is not available, or has changed since
+        return False
+    return source is not None and source.is_repeated(names)
+
+
 def is_outdated(part: FunctionType | type, located: Source | None = None) -> bool:
     """Return whether a function or class is not that of its module's text, because it is from before a reload.
 
@@ -459,7 +475,9 @@ def is_outdated(part: FunctionType | type, located: Source | None = None) -> boo
     codes = [code] if code is not None else [each.__code__ for each in methods_of(part)]
     if any(each.co_filename == source.file and not syntax.has_code(source.text, each) for each in codes):
         return True
-    return is_replaced and plain_values(part) != plain_values(places[0])
+    # Two functions of one name, as a loop makes them, differ without any reload.
+    may_be_older = was_reloaded or bool(source.states)
+    return is_replaced and may_be_older and plain_values(part) != plain_values(places[0])
 
 
 # --- the project -----------------------------------------------------------------------------------------------------

@@ -51,10 +51,11 @@ from flowckpt.core.identity import classes
 from flowckpt.core.identity.fingerprint import has_only_fields, step_fingerprint
 from flowckpt.core.identity.inputs_hash import canonical
 from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.core.identity.sources import is_one_of_several
 from flowckpt.core.system import external
 from flowckpt.core.system.declared import module_name
 from flowckpt.core.system.external import is_pydantic
-from flowckpt.core.system.functions import cached_per_function, is_installed
+from flowckpt.core.system.functions import PLAIN, cached_per_function, functions_of, is_installed
 from flowckpt.core.system.secret import MARK, Secret
 from flowckpt.errors import EncodingError, StepNotYieldedError
 
@@ -202,7 +203,7 @@ class ValueTree:
             return {"$object": [kind.__name__, *self._of_code(value, depth)]}
         fields = _fields(value, kind)
         if fields is not None and not (self._opens_objects and _compares_by_identity(kind)):
-            self._note_class(kind)
+            self._note_class(kind, depth)
             return {"$object": [kind.__qualname__, {name: self._all([item], depth)[0] for name, item in fields}]}
         if fields is None:
             try:
@@ -217,9 +218,9 @@ class ValueTree:
 
         A function that holds anything is opened once: functions may hold each other.
         """
+        self._note_code(value)
         if isinstance(value, ModuleType):
             return [module_name(value.__name__)]
-        self._note_code(value)
         name = _with_library(value, value.__qualname__)
         for inlined in ("<listcomp>", "<setcomp>", "<dictcomp>"):  # functions of their own before Python 3.12
             name = name.replace(f"{inlined}.", "")
@@ -242,10 +243,16 @@ class ValueTree:
         if code := step_fingerprint(value):
             self.codes.append(code)
 
-    def _note_class(self, kind: type) -> None:
+    def _note_class(self, kind: type, depth: int) -> None:
         """Note the code of the class of a value."""
         if self._opens_objects and (code := _code_of_class(kind)):
             self.codes.append(code)
+        self._note_held(kind, depth)
+
+    def _note_held(self, kind: type, depth: int) -> None:
+        """Note what the class of a value holds."""
+        if self._opens_objects and _is_one_of_several(kind) and held_values(kind):
+            self.codes.append(self._of_code(kind, depth))
 
     def _of_other(self, value: Any, kind: type, depth: int) -> Json:
         """Return the tree of an object that neither the codec nor its class describes.
@@ -256,12 +263,13 @@ class ValueTree:
             raise IncomparableError
         if not _is_value(value, kind, is_part=bool(self._open)):
             self._note_code(kind)
+            self._note_held(kind, depth)
             self.has_state = True
             return {"$object": [kind.__qualname__]}
         # A step would exhaust an iterator.
         if hasattr(kind, "__next__") or getattr(value, "nbytes", 0) >> 6 > self._left:
             raise IncomparableError
-        self._note_class(kind)
+        self._note_class(kind, depth)
         return {"$object": [kind.__qualname__, *self._inside(value, self._saved_parts(value, kind), depth)]}
 
     def _inside(self, value: Any, parts: Sequence[Any], depth: int) -> list[Json]:
@@ -478,7 +486,7 @@ def held_values(function: Any) -> Mapping[str, Any]:
                 if _is_own(owner := getattr(function, "__self__", function), function):
                     held["self"] = owner
                 break
-        for name, value in _closure(function):
+        for name, value in _held_by_class(function) if isinstance(function, type) else _closure(function):
             if not _is_part(name, value, function):
                 held[free_name(name, held)] = value if isinstance(value, _CODE) or _has_content(value) else type(value)
         return held
@@ -488,7 +496,7 @@ def held_values(function: Any) -> Mapping[str, Any]:
 def _is_own(owner: Any, function: Any) -> bool:
     """Return whether the object of a method tells more than the name of the method."""
     if isinstance(owner, type):  # a method of the class that defines it, or an inherited one
-        return bool(function.__qualname__.rpartition(".")[0] != owner.__qualname__)
+        return bool(function.__qualname__.rpartition(".")[0] != owner.__qualname__ or held_values(owner))
     return not isinstance(owner, ModuleType) and _has_content(owner)
 
 
@@ -505,16 +513,52 @@ def _name_of_self(function: Any) -> str:
 
 
 def _closure(function: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the variables of a closure, and the defaults of a nested function, which are values of the outer one."""
+    """Yield the variables of a closure, and the defaults of a nested function, which are values of the outer one.
+
+    Of a function at the top level that is one of several, such as those of a loop, the simple defaults are yielded, too.
+    """
     if type(function) is FunctionType:
         code = function.__code__
-        if "<locals>" in code.co_qualname:
+        is_nested = "<locals>" in code.co_qualname
+        if is_nested or _is_one_of_several(function):
             defaults = function.__defaults__ or ()
-            yield from zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True)
-            yield from (function.__kwdefaults__ or {}).items()
+            names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+            for name, value in (*zip(names, defaults, strict=True), *(function.__kwdefaults__ or {}).items()):
+                if is_nested or type(value) in PLAIN or isinstance(value, (*_CODE, BuiltinFunctionType)):
+                    yield name, value
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             with contextlib.suppress(ValueError):  # not filled yet
                 yield name, cell.cell_contents
+
+
+def _held_by_class(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield what a class made by a function, or one of several that a loop has made, has of the values around it.
+
+    These are the simple values and the code among its attributes, and what its methods hold. The defaults of fields are in
+    the objects.
+    """
+    if not _is_one_of_several(kind):
+        return
+    name = kind.__qualname__
+    fields = _field_names(kind)
+    for attribute, member in vars(kind).items():
+        if attribute.startswith("__") or attribute in fields:
+            continue
+        functions = functions_of(member)
+        for function in functions:
+            if function.__code__.co_qualname.startswith(f"{name}."):
+                yield from ((each, value) for each, value in _closure(function) if value is not kind)
+            else:
+                yield attribute, function
+        if not functions and (type(member) in PLAIN or isinstance(member, (*_CODE, BuiltinFunctionType))):
+            yield attribute, member
+
+
+@cached_per_function
+def _is_one_of_several(part: Any) -> bool:
+    """Return whether a function or class is one of several that the same source makes; a method is not asked."""
+    name = part.__qualname__ if isinstance(part, type) else part.__code__.co_qualname
+    return "<" in name or ("." not in name and is_one_of_several(part))
 
 
 def _is_only_code(value: Any, within: tuple[Any, ...] = ()) -> bool:

@@ -180,7 +180,7 @@ def is_code(value: Any) -> bool:
     return type(value) is FunctionType or issubclass(type(value), type)  # an object may claim to be one
 
 
-def _functions_of(member: Any) -> list[FunctionType]:
+def functions_of(member: Any) -> list[FunctionType]:
     """Return a function, or those that a member of a class wraps."""
     names = ("__func__", "fget", "fset", "fdel", "func") if type(member) in _WRAPPERS else ()
     return [each for each in (member, *(getattr(member, name, None) for name in names)) if type(each) is FunctionType]
@@ -188,7 +188,7 @@ def _functions_of(member: Any) -> list[FunctionType]:
 
 def methods_of(kind: Any) -> list[FunctionType]:
     """Return the functions in a class, those of properties included."""
-    return [each for member in vars(kind).values() for each in _functions_of(member)]
+    return [each for member in vars(kind).values() for each in functions_of(member)]
 
 
 def plain_values(part: FunctionType | type) -> dict[Any, tuple[type, Any]]:
@@ -211,7 +211,7 @@ def state_of(value: Any) -> Any:
     if kind is FunctionType:
         return [(each.__code__, plain_values(each)) for each in parts_of(value) if isinstance(each, FunctionType)]
     if not issubclass(kind, type):
-        return [*map(state_of, _functions_of(value))] if kind in _WRAPPERS else id(value)
+        return [*map(state_of, functions_of(value))] if kind in _WRAPPERS else id(value)
     inner = f"{value.__qualname__}."
     members = {
         name: state_of(each)

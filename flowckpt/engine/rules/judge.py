@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 
 from flowckpt import execution
+from flowckpt.core import codec
+from flowckpt.core.codec.blob import plain_tree
 from flowckpt.core.codec.results import arguments_format, origin_fields
 from flowckpt.core.dsl import Step
 from flowckpt.core.dsl.modifiers import list_declared_files
@@ -30,13 +32,15 @@ from flowckpt.core.identity.call import (
     identify,
 )
 from flowckpt.core.identity.fingerprint import code_of
+from flowckpt.core.identity.inputs_hash import canonical
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.identity.values import NONE, UNKNOWN, code_part, is_held, is_incomplete, value_part
 from flowckpt.core.records import PartialState, StepResult
+from flowckpt.core.system.declared import type_name
 from flowckpt.engine.rules import in_doubt as in_doubts
 from flowckpt.engine.rules.paths import is_within, make_handled_search
 from flowckpt.engine.rules.reasons import NONDETERMINISM, OnStale, Reason, ReasonKind, ResumePolicy, ReuseMode
-from flowckpt.errors import DecodingError
+from flowckpt.errors import DecodingError, EncodingError, StepTimeoutError
 from flowckpt.execution.runner import restore_value
 
 if TYPE_CHECKING:
@@ -282,8 +286,8 @@ class Judge:
         if reasons and is_first and result.attempt == self.newest and _are_other_arguments(reasons):
             reasons += (NONDETERMINISM,) * self.is_same_code()
         reasons += more
-        if step.action.is_command and _is_cut_short(step, result):
-            reasons += (Reason(ReasonKind.ARGUMENTS, "max_output: the recorded output was cut at a lower limit"),)
+        if (detail := _find_other_end(step, result)) != "":
+            reasons += (Reason(ReasonKind.ARGUMENTS, detail),)
         if is_after_rerun:
             reasons += incomparable_reasons(step, result, self.secrets)
         if self.reports or step.modifiers.files is not None:
@@ -371,12 +375,26 @@ class Judge:
         return bool(wanted) and (path == wanted or path.startswith(f"{wanted}/"))
 
 
-def _is_cut_short(step: Step[Any], result: StepResult) -> bool:
+def _find_other_end(step: Step[Any], result: StepResult) -> str:
+    """Return why a call would end in another way now, by an argument that does not identify it; empty if it would not."""
     action: Any = step.action
     try:
-        return result.success and execution.command.is_cut_short(action, restore_value(step, result))
-    except DecodingError:  # that it does not fit is another reason
-        return False
+        if action.is_command and result.success:
+            is_cut = execution.command.is_cut_short(action, restore_value(step, result))
+            return "max_output: the recorded output was cut at a lower limit" if is_cut else ""
+        if action.step_type != "wait" or result.signal or "edited" in result.marks:
+            return ""
+        if not result.success:
+            is_late = result.error is not None and result.error.type == type_name(StepTimeoutError)
+            return "default: there was none when the time was over" if is_late and action.has_default else ""
+        if action.has_default:
+            tree = codec.encode(action.default, action.output_type)
+            return (
+                "" if canonical(tree) == canonical(plain_tree(result.held_output, result.path)) else "default: changed"
+            )
+    except (DecodingError, EncodingError):  # that it does not fit is another reason
+        return ""
+    return "default: there is none any more"
 
 
 def _are_other_arguments(reasons: tuple[Reason, ...]) -> bool:

@@ -505,7 +505,8 @@ def _refuse_needless_decisions(
         return
     doubtful = dict.fromkeys(latest.in_flight)
     results = (*as_view(latest.step_results), *superseded.values())
-    doubtful.update({each.path: None for each in results if AT_MOST_ONCE in each.marks and not each.success})
+    past = policy.reruns_what_follows  # a step that was done may be in question, too
+    doubtful.update({each.path: None for each in results if AT_MOST_ONCE in each.marks and (past or not each.success)})
     doubtful.update({each.path: None for each in superseded.values() if AT_MOST_ONCE in each.marks})
     for path, settled in policy.settled.items():
         if path not in doubtful:

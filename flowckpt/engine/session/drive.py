@@ -21,7 +21,7 @@ from flowckpt.core.identity.secrets import KnownSecrets, refuse_secrets
 from flowckpt.core.records import CheckpointData, Reason, Status, StepError
 from flowckpt.core.records.result import sum_figures
 from flowckpt.core.records.wait import STOPPED, birth_of
-from flowckpt.core.replay import Crash, Replay
+from flowckpt.core.replay import Crash, Finish, Replay
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.numbers import join_names
 from flowckpt.engine import session, undo
@@ -197,9 +197,11 @@ class Drive:
             raise self.undoing.error()
         scope = new_scope(run, self.replay)
         try:
-            end = await scope.run()
+            end: Finish | Crash | Suspended = await scope.run()
         except Suspended as pause:
-            end = await session.suspend.drive_to_end(run, scope, pause, self.wait_for)
+            end = pause
+        if isinstance(end, Suspended):  # outside of the handler, which the traceback of a step would show
+            end = await session.suspend.drive_to_end(run, scope, end, self.wait_for)
         run.recorder.drop_stale()
         if isinstance(end, Crash):
             raise end.error
