@@ -273,7 +273,7 @@ def _locate_own(part: FunctionType | type) -> tuple[Source | None, tuple[str, ..
         with contextlib.suppress(LookupError):  # otherwise the definition around it counts
             if "<locals>" in part.__code__.co_qualname:
                 names = (source.note_nested(part.__code__),)
-            elif part.__code__.co_name == "<lambda>" or source.is_repeated(names):
+            elif part.__code__.co_name == "<lambda>" or source.has_several(names):
                 names = (*names, source.note_nested(part.__code__))
     return source, names
 

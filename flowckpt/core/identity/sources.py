@@ -146,11 +146,18 @@ class Source:
         """Return whether the module binds a name at the top level, by a definition or an import."""
         return name in self.definitions or name in self.imports
 
-    def is_repeated(self, names: Iterable[str]) -> bool:
-        """Return whether names stand for several functions or classes: those of a loop, or of several definitions."""
-        found = {id(nodes[-1]): nodes[-1] for name in names for nodes in self.definitions.get(name, ())}.values()
-        made = [each for each in found if isinstance(each, (*syntax.FUNCTIONS, ast.ClassDef))]
-        return len(made) > 1 or any(isinstance(each, ast.For | ast.AsyncFor | ast.While) for each in found)
+    def has_several(self, names: Iterable[str]) -> bool:
+        """Return whether one of the names has several definitions of functions."""
+        found = (
+            [nodes for nodes in self.definitions.get(name, ()) if isinstance(nodes[-1], syntax.FUNCTIONS)]
+            for name in names
+        )
+        return any(len(each) > 1 for each in found)
+
+    def is_loop(self, names: Iterable[str]) -> bool:
+        """Return whether a loop defines or changes one of the names."""
+        found = (nodes[-1] for name in names for nodes in self.definitions.get(name, ()))
+        return any(isinstance(each, ast.For | ast.AsyncFor | ast.While) for each in found)
 
     def find_used_names(self, nodes: tuple[ast.AST, ...]) -> tuple[set[str], set[syntax.Import]]:
         """Return the names that a definition uses, and its own imports; see `syntax.find_used_names`."""
@@ -438,13 +445,13 @@ def locate_part(part: FunctionType | type) -> tuple[Source | None, tuple[str, ..
     return module, (name,) if name in module.definitions else ()
 
 
-def is_one_of_several(part: FunctionType | type) -> bool:
-    """Return whether the source of a function or class makes several of its name, which differ by values."""
+def is_made_in_loop(part: FunctionType | type) -> bool:
+    """Return whether a function or class may be one of several that a loop makes, and that differ by values only."""
     try:
         source, names = locate_part(part)
     except Exception:  # the source is not available, or has changed since
         return False
-    return source is not None and source.is_repeated(names)
+    return source is not None and source.is_loop(names)
 
 
 def is_outdated(part: FunctionType | type, located: Source | None = None) -> bool:

@@ -51,7 +51,7 @@ from flowckpt.core.identity import classes
 from flowckpt.core.identity.fingerprint import has_only_fields, step_fingerprint
 from flowckpt.core.identity.inputs_hash import canonical
 from flowckpt.core.identity.secrets import KnownSecrets
-from flowckpt.core.identity.sources import is_one_of_several
+from flowckpt.core.identity.sources import is_made_in_loop
 from flowckpt.core.system import external
 from flowckpt.core.system.declared import module_name
 from flowckpt.core.system.external import is_pydantic
@@ -515,7 +515,7 @@ def _name_of_self(function: Any) -> str:
 def _closure(function: Any) -> Iterator[tuple[str, Any]]:
     """Yield the variables of a closure, and the defaults of a nested function, which are values of the outer one.
 
-    Of a function at the top level that is one of several, such as those of a loop, the simple defaults are yielded, too.
+    Of a function that a loop at the top level makes, the simple defaults are yielded, too.
     """
     if type(function) is FunctionType:
         code = function.__code__
@@ -556,9 +556,9 @@ def _held_by_class(kind: type) -> Iterator[tuple[str, Any]]:
 
 @cached_per_function
 def _is_one_of_several(part: Any) -> bool:
-    """Return whether a function or class is one of several that the same source makes; a method is not asked."""
+    """Return whether a function or class may be one of several that the same text makes; a method is not asked."""
     name = part.__qualname__ if isinstance(part, type) else part.__code__.co_qualname
-    return "<" in name or ("." not in name and is_one_of_several(part))
+    return "<" in name or ("." not in name and is_made_in_loop(part))
 
 
 def _is_only_code(value: Any, within: tuple[Any, ...] = ()) -> bool:
