@@ -251,7 +251,7 @@ class ValueTree:
 
     def _note_held(self, kind: type, depth: int) -> None:
         """Note what the class of a value holds."""
-        if self._opens_objects and _is_one_of_several(kind) and held_values(kind):
+        if self._opens_objects and kind not in self._numbers and _is_one_of_several(kind) and held_values(kind):
             self.codes.append(self._of_code(kind, depth))
 
     def _of_other(self, value: Any, kind: type, depth: int) -> Json:
