@@ -214,6 +214,23 @@ def test_the_advised_commands_decide_about_an_edited_step_that_was_done(flowckpt
     flowckpt("resume", word, "pay", "one").expect(2)
 
 
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_run_whose_step_may_have_been_done_stays_on_the_old_branch_of_a_patch(flowckpt, tmp_path, dies):
+    end = "os.kill(os.getpid(), 9)" if dies else "raise OSError('no answer')"
+    program = tmp_path / "once.py"
+    text = f"import os\nfrom flowckpt import patched, step, workflow\ndef pay(by):\n    open('log', 'a').write(f'{{by}}\\n')\n    {end}\n@workflow\ndef flow():\n    PAY\n"
+    old, new = (f"yield step('{name}').python(pay, '{name}').at_most_once()" for name in ("old", "new"))
+    program.write_text(text.replace("PAY", old))
+    assert flowckpt("run", "once.py", "--id", "one").code != 0
+    program.write_text(text.replace("PAY", f"if (yield patched('v2')):\n        {new}\n    else:\n        {old}"))
+    for command in ("plan", "resume"):
+        flowckpt(command, "one").expect(15)
+    assert flowckpt.log() == ["old"]
+    flowckpt("resume", "one", "--done", "old").expect(0)
+    assert flowckpt.log() == ["old"]
+    assert flowckpt("run", "once.py", "--id", "two").code != 0 and flowckpt.log() == ["old", "new"]
+
+
 def test_an_output_of_another_type_is_refused(killed, tmp_path):
     program = tmp_path / "pay.py"
     command = killed("pay.py:blind")

@@ -45,6 +45,25 @@ print(engine.resume_sync(tariff.tariff, workflow_id="monday").steps)
 """
 
 
+SWITCHING = """
+import os
+import sys
+from flowckpt import FileCheckpointStore, WorkflowEngine
+sys.path.insert(0, os.path.abspath("current"))
+import tariff
+
+if sys.argv[1] == "link":
+    os.symlink("two", "next")
+    os.replace("next", "current")
+else:
+    os.rename("current", "old")
+    os.rename("two", "current")
+engine = WorkflowEngine(FileCheckpointStore(".flowckpt"))
+print(engine.run_sync(tariff.tariff, workflow_id="monday").unwrap())
+print(engine.resume_sync(tariff.tariff, workflow_id="monday").steps)
+"""
+
+
 @pytest.fixture
 def project(tmp_path):
     for name, text in {"rates": RATES, "tariff": TARIFF, "worker": WORKER}.items():
@@ -99,3 +118,23 @@ def test_a_workflow_can_be_defined_whatever_is_among_the_modules_and_loads_none_
     @workflow
     def defined():
         yield step("one").python(int)
+
+
+@pytest.mark.parametrize("how", ["link", "rename"])
+def test_a_result_of_code_in_whose_place_an_older_file_was_put_before_it_ran_is_stale(tmp_path, how):
+    for name, rate in (("one", 2), ("two", 11)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tariff.py").write_text(TARIFF.replace("rates.RATE", str(rate)).replace("import rates", ""))
+        for file in (tmp_path / name).iterdir():
+            os.utime(file, (1_700_000_000, 1_700_000_000))
+    if how == "link":
+        (tmp_path / "current").symlink_to("one")
+    else:
+        (tmp_path / "one").rename(tmp_path / "current")
+    (tmp_path / "service.py").write_text(SWITCHING)
+    code, said, trouble = call(tmp_path, "service", how)
+    assert code == 0, trouble
+    first, again = said.splitlines()
+    assert first == "6" and "executed=0, restored=1" in again
+    code, said, trouble = call(tmp_path / "current", "flowckpt", "resume", "monday", "--store", "../.flowckpt")
+    assert code == 10, (said, trouble)

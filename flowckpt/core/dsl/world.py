@@ -119,7 +119,7 @@ def patched(patch_id: str) -> Step[bool]:
     """Create a step that returns whether the run takes a new branch of the code; the answer is recorded.
 
     It is True in a run that reaches this point for the first time, and False in a run that passed it before the branch
-    was written. A run gets the same answer for a patch each time:
+    was written. The generator of a run gets the same answer each time; a child workflow gets its own:
 
         if (yield patched("tax-2027")):
             yield step("tax").python(new_tax, amount)

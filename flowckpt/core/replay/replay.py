@@ -183,7 +183,7 @@ class DroppedResults:
     Attributes:
         dropped: recorded results that are no longer part of the run.
         spare: results that steps may reuse when they are yielded, by path.
-        waiting: the steps that the record shows as waiting.
+        waiting: the steps that the record shows as waiting, or as begun without a known end.
     """
 
     dropped: list[StepResult] = attrs.field(factory=list)
@@ -458,7 +458,7 @@ class Replay:
         """Return False if the run passed this place before the patch existed; None if a recorded or new result decides.
 
         A run passed this place before the patch existed if it has recorded results after it and none for it, or if it
-        waits at a later step.
+        waits at a later step, or if it is unknown whether a later step was done.
         """
         known = self._patches.get(name)
         if known is None:
@@ -468,7 +468,7 @@ class Replay:
         return known
 
     def _waits_later(self) -> bool:
-        """Return whether the record has a wait of the generator that this replay has not reached yet."""
+        """Return whether a step of the generator that has begun and not ended has not been reached by this replay."""
         start = len(self.prefix)
         own = {each[start:].partition("/")[0] for each in self.aside.waiting if each.startswith(self.prefix)}
         return bool(own) and not own <= {

@@ -276,8 +276,8 @@ def find_module(name: str) -> tuple[str, tuple[str, ...]]:
 PROCESS_NAME = new_token(8)
 """A random name of this process and those that it forks, which run the same code."""
 
-_LOADED: dict[str, tuple[object, int]] = {}
-"""The modules that were loaded when a workflow was defined: what identifies the import, and the time in ns since 1970."""
+_LOADED: dict[str, tuple[object, int, tuple[int, int] | None]] = {}
+"""The modules that were loaded when a workflow was defined: what identifies the import, the time in ns since 1970, the file."""
 
 
 def note_loaded_modules(scope: Mapping[str, Any]) -> None:
@@ -294,13 +294,22 @@ def note_loaded_modules(scope: Mapping[str, Any]) -> None:
     for each in (*scopes, scope):
         name, load = each.get("__name__", ""), _identify_import(each)
         if name not in _LOADED or _LOADED[name][0] is not load:
-            _LOADED[name] = load, now
+            _LOADED[name] = load, now, _identify_file(each.get("__file__"))
 
 
 def _identify_import(scope: Mapping[str, Any]) -> object:
     """Return the spec of a module, which differs after a reload; a script has none, and its namespace does."""
     spec = scope.get("__spec__")
     return scope if spec is None else spec
+
+
+def _identify_file(file: Any) -> tuple[int, int] | None:
+    """Return what distinguishes a file from another one under the same path; None if it cannot be read."""
+    try:
+        status = os.stat(file)  # noqa: PTH116 - half the time of a Path
+    except (OSError, TypeError, ValueError):
+        return None
+    return status.st_dev, status.st_ino
 
 
 _FUTURE: dict[str, set[int]] = {}
@@ -323,9 +332,11 @@ def is_edited(file: str, scope: Mapping[str, Any]) -> bool:
         return False
     if _has_old_bytecode(file, status, getattr(scope.get("__spec__"), "cached", None)):
         return True
-    load, noted_at = _LOADED.get(scope.get("__name__", ""), (None, 0))
+    load, noted_at, place = _LOADED.get(scope.get("__name__", ""), (None, 0, None))
     if load is not _identify_import(scope):
         return False
+    if place not in (None, (status.st_dev, status.st_ino)):  # a deployment has switched a link or moved a directory
+        return True
     later = {each for each in (status.st_mtime_ns, status.st_ctime_ns) if each > noted_at}
     if later:
         future = _FUTURE.setdefault(file, set())

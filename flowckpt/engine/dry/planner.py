@@ -19,7 +19,6 @@ from flowckpt.core.dsl import NextGeneration, Workflow
 from flowckpt.core.dsl.composites import FanOutAction, ItemsError, WorkflowAction
 from flowckpt.core.identity.sources import refresh
 from flowckpt.core.records import Status, StepResult
-from flowckpt.core.records.wait import open_waits
 from flowckpt.core.replay import (
     Answer,
     Crash,
@@ -91,7 +90,7 @@ class Planning(PlannedSteps):
         policy, secrets = resumption.judge.policy, resumption.judge.secrets
         history = resumption.history
         self.aside.spare.update(resumption.spare)
-        self.aside.waiting.update(each.path for each in open_waits(resumption.latest.metadata, history.results))
+        self.aside.waiting.update(resumption.unended, resumption.superseded.list_failed_once())
         replay = Replay(
             self.workflow.make_generator(resumption.bound.values(self.workflow, use_missing=use_missing_secret)),
             history.results,

@@ -619,7 +619,11 @@ class Session:
             workflow.name,
             drops_what_changed=origin.judge.policy.is_forced,
             spare=origin.reusable,
-            waiting=(each.path for each in open_waits(origin.metadata, origin.history.results)),
+            waiting=(
+                *(each.path for each in open_waits(origin.metadata, origin.history.results)),
+                *origin.in_doubt,
+                *origin.superseded.list_failed_once(),
+            ),
             is_repeated=self.bound is None,
         )
         executors: Mapping[str, ExecutorSpec] = {}

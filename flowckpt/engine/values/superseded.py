@@ -92,6 +92,10 @@ class Superseded(dict[str, StepResult]):
         """Return the results whose effects are undone if the run ends before their steps run again; a fork has its own."""
         return [each for each in self.values() if each.success and each.attempt and UNDOABLE in each.marks]
 
+    def list_failed_once(self) -> list[str]:
+        """Return the paths of the at-most-once steps that failed: whether they had their effect is unknown."""
+        return [path for path, each in self.items() if AT_MOST_ONCE in each.marks and not each.success]
+
     def add_to_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Return metadata with these results."""
         kept = {name: value for name, value in metadata.items() if name != KEY}
