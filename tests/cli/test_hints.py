@@ -10,6 +10,7 @@ import sys
 import click
 import pytest
 
+from flowckpt import CheckpointManager, FileCheckpointStore, in_sync
 from flowckpt.cli.groups import add_store_option, remember_store
 
 ASKS = """
@@ -212,6 +213,14 @@ def test_pins_and_prunings_that_find_nothing_say_so(flowckpt):
     assert "has no run of the workflow nope that is completed" in err
     assert "has no run" not in flowckpt("store", "prune", "--workflow", "naps", "--keep", "5").expect(0).err
     assert "has no run that is failed" in flowckpt("store", "prune", "--status", "failed", "--keep", "0").expect(0).err
+
+
+def test_a_checkpoint_of_a_task_is_pinned_by_the_id_that_its_loop_got(flowckpt, tmp_path):
+    with in_sync(CheckpointManager(FileCheckpointStore(tmp_path / ".flowckpt"), tmp_path)) as manager:
+        name = manager.commit_step(manager.begin_step("train", "epoch"), None)
+    assert name == "train@epoch"
+    assert flowckpt("store", "pin", "train", name).expect(0).out.startswith("pinned checkpoint epoch ")
+    flowckpt("store", "pin", "train", "train@nothing").expect(12)
 
 
 def test_a_package_that_was_renamed_is_named_with_its_file_and_the_way_to_the_new_one(flowckpt, tmp_path):

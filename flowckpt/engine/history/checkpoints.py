@@ -55,14 +55,17 @@ async def find_standing_checkpoint(
         store: the store that has the run.
         workflow_id: the run.
         latest: its newest checkpoint.
-        wanted: an id, for its newest checkpoint; or, if there is no such id, the sequence in digits. A sequence also
-            finds a checkpoint whose id was used again.
+        wanted: an id, for its newest checkpoint, also with the run and `@` before it; or, if there is no such id, the
+            sequence in digits. A sequence also finds a checkpoint whose id was used again.
 
     Raises:
         CheckpointNotFoundError: there is no such checkpoint.
     """
     references = await store.list_checkpoints(workflow_id)
-    if any(each.checkpoint_id == wanted for each in references):
+    ids = {each.checkpoint_id for each in references}
+    if wanted not in ids:
+        wanted = wanted.removeprefix(f"{workflow_id}@")  # the ids of a `CheckpointManager` contain their task
+    if wanted in ids:
         return await store.load(workflow_id, wanted)
     reference = next((each for each in references if str(each.sequence) == wanted), None)
     if reference is None:
