@@ -217,7 +217,7 @@ def test_pins_and_prunings_that_find_nothing_say_so(flowckpt):
 
 def test_a_checkpoint_of_a_task_is_pinned_by_the_id_that_its_loop_got(flowckpt, tmp_path):
     with in_sync(CheckpointManager(FileCheckpointStore(tmp_path / ".flowckpt"), tmp_path)) as manager:
-        name = manager.commit_step(manager.begin_step("train", "epoch"), None)
+        name = manager.commit_step(manager.begin_step("train", "epoch", 1), None)
     assert name == "train@epoch"
     assert flowckpt("store", "pin", "train", name).expect(0).out.startswith("pinned checkpoint epoch ")
     flowckpt("store", "pin", "train", "train@nothing").expect(12)
