@@ -220,7 +220,7 @@ def test_a_time_in_the_future_stays_no_edit_when_it_has_passed(tmp_path, monkeyp
     scope = {"__name__": str(tmp_path)}
     functions.note_loaded_modules(scope)
     later = time.time_ns() + 10**12
-    status = SimpleNamespace(st_mtime_ns=later, st_ctime_ns=later)
+    status = SimpleNamespace(st_mtime_ns=later, st_ctime_ns=later, st_size=1)
     monkeypatch.setattr(functions, "os", SimpleNamespace(stat=lambda _: status))
     assert not functions.is_edited("flow.py", scope)
     monkeypatch.setattr(functions, "time", SimpleNamespace(time_ns=lambda: later + 1))

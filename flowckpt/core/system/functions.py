@@ -276,8 +276,10 @@ def find_module(name: str) -> tuple[str, tuple[str, ...]]:
 PROCESS_NAME = new_token(8)
 """A random name of this process and those that it forks, which run the same code."""
 
-_LOADED: dict[str, tuple[object, int, tuple[int, int] | None]] = {}
-"""The modules that were loaded when a workflow was defined: what identifies the import, the time in ns since 1970, the file."""
+_NO_FILE = (0, 0)
+_LOADED: dict[str, tuple[object, int, tuple[int, int]]] = {}
+"""The modules that were loaded when a workflow was defined: what identifies the import, the time in ns since 1970,
+and the status of the file; see `status_of`."""
 
 
 def note_loaded_modules(scope: Mapping[str, Any]) -> None:
@@ -294,22 +296,13 @@ def note_loaded_modules(scope: Mapping[str, Any]) -> None:
     for each in (*scopes, scope):
         name, load = each.get("__name__", ""), _identify_import(each)
         if name not in _LOADED or _LOADED[name][0] is not load:
-            _LOADED[name] = load, now, _identify_file(each.get("__file__"))
+            _LOADED[name] = load, now, status_of(each.get("__file__") or "")
 
 
 def _identify_import(scope: Mapping[str, Any]) -> object:
     """Return the spec of a module, which differs after a reload; a script has none, and its namespace does."""
     spec = scope.get("__spec__")
     return scope if spec is None else spec
-
-
-def _identify_file(file: Any) -> tuple[int, int] | None:
-    """Return what distinguishes a file from another one under the same path; None if it cannot be read."""
-    try:
-        status = os.stat(file)  # noqa: PTH116 - half the time of a Path
-    except (OSError, TypeError, ValueError):
-        return None
-    return status.st_dev, status.st_ino
 
 
 _FUTURE: dict[str, set[int]] = {}
@@ -332,10 +325,10 @@ def is_edited(file: str, scope: Mapping[str, Any]) -> bool:
         return False
     if _has_old_bytecode(file, status, getattr(scope.get("__spec__"), "cached", None)):
         return True
-    load, noted_at, place = _LOADED.get(scope.get("__name__", ""), (None, 0, None))
+    load, noted_at, was = _LOADED.get(scope.get("__name__", ""), (None, 0, _NO_FILE))
     if load is not _identify_import(scope):
         return False
-    if place not in (None, (status.st_dev, status.st_ino)):  # a deployment has switched a link or moved a directory
+    if was not in (_NO_FILE, (status.st_mtime_ns, status.st_size)):  # or an older file: a deployment switched a link
         return True
     later = {each for each in (status.st_mtime_ns, status.st_ctime_ns) if each > noted_at}
     if later:
@@ -371,9 +364,9 @@ def _has_old_bytecode(file: str, status: os.stat_result, cached: object) -> bool
 def status_of(file: str) -> tuple[int, int]:
     """Return the time of the last change of a file in ns and its size; zeros if there is no such file."""
     try:
-        status = Path(file).stat()
-    except OSError:
-        return 0, 0
+        status = os.stat(file)  # noqa: PTH116 - half the time of a Path
+    except (OSError, TypeError, ValueError):  # no path at all
+        return _NO_FILE
     return status.st_mtime_ns, status.st_size
 
 
