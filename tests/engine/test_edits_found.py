@@ -105,6 +105,8 @@ HARMLESS = {
     "a call that gets a constant": ("import os\nfrom pathlib import Path\nOUT = Path('out')\nos.makedirs(OUT, exist_ok=True)\ndef f(x):\n    return OUT.name\n", "exist_ok=True", "mode=0o700, exist_ok=True", "10", {}),
     "the default of a field": (CLASS + "def f(c):\n    return c.epochs\n", "epochs: int = 2", "epochs: int = 9", "Config(5)", {"other.py": ""}),
     "the default of a field of a made class": ("import dataclasses\ndef make(k):\n    @dataclasses.dataclass\n    class M:\n        a: int = k\n    return M\nM = make(3)\ndef f(m):\n    return m.a\n", "make(3)", "make(9)", "M(5)", {}),
+    "a default of a made named tuple": ("from typing import NamedTuple\ndef make():\n    class Row(NamedTuple):\n        a: int\n        b: int = 2\n    return Row\nR = make()(1, 5)\ndef f(row):\n    return row.a\n", "b: int = 2", "b: int = 7", "R", {}),
+    "another member of a made enum": ("import enum\ndef make():\n    class E(enum.Enum):\n        A = 1\n        B = 2\n    return E\nA = make().A\ndef f(e):\n    return e.name\n", "B = 2", "B = 7", "A", {}),
     "the default of a described field": (ROW.replace("b: int = 2", "b: int = dataclasses.field(default=2)"), "default=2", "default=3", "Row(b=5)", {}),
     "a new default": (ROW.replace(" = 1", "").replace(" = 2", ""), "b: int", "b: int = 3", "Row(1, 5)", {}),
     "a default that is made": (ROW.replace("b: int = 2", "b: dict = dataclasses.field(default_factory=lambda: dict(x=2))"), "x=2", "x=3", "Row(b=5)", {}),
@@ -127,6 +129,31 @@ HARMLESS = {
     "functions that hold each other": ("def make():\n    def even(n): return n == 0 or odd(n - 1)\n    def odd(n): return n > 0 and even(n - 1)\n    return even\nf = make()\n", "def make", "# a comment\ndef make", "4", {}),
     "the set-up of an installed package": ("import logging\nlogging.basicConfig(level=30)\ndef f(x):\n    logging.info(x)\n", "30", "40", "10", {}),
 }  # fmt: skip
+
+
+UNEDITED = {  # the body, and the step
+    "a character that was cut in two": ("import sys\n", "command([sys.executable, '-c', \"print('x' * 499 + chr(233) + 'x' * 2000)\"], max_output=1000, env={'PYTHONUTF8': '1'})"),
+    "cut output with the text of escaped bytes": ("import sys\n", "command([sys.executable, '-c', 'print(bytes(range(128, 256)) * 20)'], max_output=1000)"),
+    "a class that a loop changes": ("class Registry:\n    seen = 0\n    def add(self, n):\n        Registry.seen += 1\n        return n\nfor kind in 'ab':\n    Registry.kinds = kind\n", "python(Registry().add, 2)"),
+    "a function that a loop registers for": ("import time\ndef f(n, start=time.time()):\n    return n\nf.cases = []\nfor i in range(3):\n    f.cases.append(i)\n", "python(f, 1)"),
+    "the counter of a class of a decorator": ("def counted(cls):\n    class Counted(cls):\n        made = 0\n        def __init__(self, *a):\n            super().__init__(*a)\n            type(self).made += 1\n    return Counted\n@counted\nclass Job:\n    def __init__(self, n):\n        self.n = n\n    def run(self, k):\n        Job(1)\n        return self.n * k\n", "python(Job(4).run, 3)"),
+    "a passed lambda": ("import time\nstamp = lambda n, at=time.time_ns(): n\ndef f(g):\n    return g(1)\n", "python(f, stamp)"),
+    "a dictionary with lists as defaults": ("import collections, dataclasses\n@dataclasses.dataclass\nclass Price:\n    cents: int\nPrices = collections.defaultdict[str, list[Price]]\n", "wait('prices', type=Prices, timeout=0, default=collections.defaultdict(list, a=[Price(1)]))"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNEDITED)
+def test_an_unedited_program_is_reused_in_whole(name, call, tmp_path):
+    body, action = UNEDITED[name]
+    write(tmp_path, body, "", {})
+    text = (tmp_path / "flow.py").read_text().replace("python(f, )", action).replace("return (yield", "yield")
+    (tmp_path / "flow.py").write_text(
+        text.replace(".checkpoint())", ".checkpoint()") + "    yield step('end').wait('go')\n"
+    )
+    assert call("run", "flow.py", "--id", "one")[0] == 3
+    for _ in range(2):
+        again = call("resume", "one")
+        assert again[0] == 3 and "steps: 0 executed, 1 restored" in again[2], again
 
 
 @pytest.fixture
@@ -350,7 +377,7 @@ def test_a_value_that_an_edited_class_would_change_is_not_reused(edit, call, tmp
     (tmp_path / "flow.py").write_text(WAITING.replace("# more", edit))
     ended = call("signal", "one", "go", "--resume")
     if "post" in edit:
-        assert ended[0] == 10 and "output.cents would come back as 10000 instead of 100" in ended[3]
+        assert ended[0] == 10 and "output.cents would come back as 100 instead of 1" in ended[3]
         assert call("resume", "one", "--on-code-change", "reuse")[0] == 14
         (tmp_path / "flow.py").write_text(WAITING.replace("# more", "currency: str = 'EUR'"))
         ended = call("resume", "one")

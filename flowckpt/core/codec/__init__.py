@@ -80,7 +80,7 @@ def decode_unchanged(tree: Json, annotation: Any, *, place: str = "value") -> An
     value = decode(tree, annotation, place=place)
     if is_structured(annotation):
         try:
-            found = _find_change(tree, encode(value, annotation, place=place), place)
+            found = _find_change(tree, _encode_plain(to_plain(value, annotation, place), place), place)
         except EncodingError as error:
             found = error.message
         if found:

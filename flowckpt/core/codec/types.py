@@ -254,7 +254,7 @@ def _parts_of_mapping(before: Any, after: Any) -> list[tuple[str, Any, Any]]:
         name = short_repr(key)
         parts += [(f" key {name}", key, other), (f"[{name}]", old, new)]
     if isinstance(before, collections.defaultdict):
-        made_by = before.default_factory, typing.get_origin(after.default_factory) or after.default_factory
+        made_by = [typing.get_origin(each.default_factory) or each.default_factory for each in (before, after)]
         parts.append((".default_factory", repr(made_by[0]), repr(made_by[1])))
     return parts
 

@@ -155,9 +155,15 @@ class Source:
         return any(len(each) > 1 for each in found)
 
     def is_loop(self, names: Iterable[str]) -> bool:
-        """Return whether a loop defines or changes one of the names."""
-        found = (nodes[-1] for name in names for nodes in self.definitions.get(name, ()))
-        return any(isinstance(each, ast.For | ast.AsyncFor | ast.While) for each in found)
+        """Return whether a loop binds one of the names."""
+        found = ((name, nodes[-1]) for name in names for nodes in self.definitions.get(name, ()))
+        loops = ((name, each) for name, each in found if isinstance(each, ast.For | ast.AsyncFor | ast.While))
+        return any(name in syntax.find_bound_names([each])[0] for name, each in loops)
+
+    def has_comprehension(self, names: Iterable[str]) -> bool:
+        """Return whether the definition of one of the names contains a comprehension."""
+        found = (node for name in names for nodes in self.definitions.get(name, ()) for node in ast.walk(nodes[-1]))
+        return any(isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) for node in found)
 
     def find_used_names(self, nodes: tuple[ast.AST, ...]) -> tuple[set[str], set[syntax.Import]]:
         """Return the names that a definition uses, and its own imports; see `syntax.find_used_names`."""
@@ -451,7 +457,26 @@ def is_made_in_loop(part: FunctionType | type) -> bool:
         source, names = locate_part(part)
     except Exception:  # the source is not available, or has changed since
         return False
-    return source is not None and source.is_loop(names)
+    is_lambda = isinstance(part, FunctionType) and part.__code__.co_name == "<lambda>"
+    return source is not None and (source.is_loop(names) or (is_lambda and source.has_comprehension(names)))
+
+
+def find_literals(kind: type) -> set[str]:
+    """Return the attributes to which the body of a class assigns literals, which its text includes."""
+    try:
+        source, names = locate_part(kind)
+    except Exception:  # the source is not available, or has changed since
+        return set()
+    tops = [nodes[-1] for name in names for nodes in source.definitions.get(name, ())] if source is not None else []
+    classes = (node for top in tops for node in ast.walk(top) if isinstance(node, ast.ClassDef))
+    body = [each for node in classes if node.name == kind.__name__ for each in node.body]
+    return {
+        target.id
+        for each in body
+        if isinstance(each, ast.Assign | ast.AnnAssign) and isinstance(each.value, ast.Constant)
+        for target in (each.targets if isinstance(each, ast.Assign) else [each.target])
+        if isinstance(target, ast.Name)
+    }
 
 
 def is_outdated(part: FunctionType | type, located: Source | None = None) -> bool:

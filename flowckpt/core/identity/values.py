@@ -51,7 +51,7 @@ from flowckpt.core.identity import classes
 from flowckpt.core.identity.fingerprint import has_only_fields, step_fingerprint
 from flowckpt.core.identity.inputs_hash import canonical
 from flowckpt.core.identity.secrets import KnownSecrets
-from flowckpt.core.identity.sources import is_made_in_loop
+from flowckpt.core.identity.sources import find_literals, is_made_in_loop
 from flowckpt.core.system import external
 from flowckpt.core.system.declared import module_name
 from flowckpt.core.system.external import is_pydantic
@@ -152,6 +152,7 @@ class ValueTree:
         self._left = MAX_ITEMS
         self._open: dict[int, int] = {}
         self._numbers: dict[Any, int] = {}
+        self._noted: set[type] = set()
         self._secrets = secrets
 
     def of(self, value: Any, depth: int = 0) -> Json:  # noqa: PLR0911 - one return for each kind of value
@@ -251,7 +252,10 @@ class ValueTree:
 
     def _note_held(self, kind: type, depth: int) -> None:
         """Note what the class of a value holds."""
-        if self._opens_objects and kind not in self._numbers and _is_one_of_several(kind) and held_values(kind):
+        if not self._opens_objects or kind in self._noted or not _is_one_of_several(kind):
+            return
+        self._noted.add(kind)
+        if held_values(kind):
             self.codes.append(self._of_code(kind, depth))
 
     def _of_other(self, value: Any, kind: type, depth: int) -> Json:
@@ -317,14 +321,14 @@ class ValueTree:
 
     def _all_sorted(self, values: Iterable[Any], depth: int) -> list[Json]:
         """Like `_all`, of values whose order differs in each process: that of the trees counts, for their codes too."""
-        codes, numbers, left = self.codes, self._numbers, self._left
-        self.codes, self._numbers = [], {**numbers}
+        codes, numbers, noted, left = self.codes, self._numbers, self._noted, self._left
+        self.codes, self._numbers, self._noted = [], {**numbers}, {*noted}
         trees = self._all(values, depth)
         if self.codes or len(self._numbers) > len(numbers):  # rarely, because it takes twice as long
             self._left = left
             found = list[tuple[bytes, bytes, Json, list[Json]]]()
             for value in values:
-                self.codes, self._numbers = [], {**numbers}
+                self.codes, self._numbers, self._noted = [], {**numbers}, {*noted}
                 (tree,) = self._all([value], depth)
                 found.append((canonical(tree), canonical(self.codes), tree, self.codes))
             found.sort(key=lambda each: each[:2])
@@ -332,7 +336,7 @@ class ValueTree:
             trees = [tree for _, _, tree, _ in found]
         else:
             trees.sort(key=canonical)
-        self.codes, self._numbers = codes, numbers
+        self.codes, self._numbers, self._noted = codes, numbers, noted
         return trees
 
 
@@ -540,9 +544,10 @@ def _held_by_class(kind: type) -> Iterator[tuple[str, Any]]:
     if not _is_one_of_several(kind):
         return
     name = kind.__qualname__
-    fields = _field_names(kind)
+    skipped = {*_field_names(kind), *_literals_of(kind)}  # literals may be counters, and the text has them
+    hidden = "_" if issubclass(kind, enum.Enum | tuple) else "__"  # what Python adds itself
     for attribute, member in vars(kind).items():
-        if attribute.startswith("__") or attribute in fields:
+        if attribute.startswith(hidden) or attribute in skipped:
             continue
         functions = functions_of(member)
         for function in functions:
@@ -554,11 +559,14 @@ def _held_by_class(kind: type) -> Iterator[tuple[str, Any]]:
             yield attribute, member
 
 
+_literals_of = cached_per_function(find_literals)
+
+
 @cached_per_function
 def _is_one_of_several(part: Any) -> bool:
     """Return whether a function or class may be one of several that the same text makes; a method is not asked."""
     name = part.__qualname__ if isinstance(part, type) else part.__code__.co_qualname
-    return "<" in name or ("." not in name and is_made_in_loop(part))
+    return "<locals>" in name or (("." not in name or "<" in name) and is_made_in_loop(part))
 
 
 def _is_only_code(value: Any, within: tuple[Any, ...] = ()) -> bool:
