@@ -528,7 +528,7 @@ def _closure(function: Any) -> Iterator[tuple[str, Any]]:
             defaults = function.__defaults__ or ()
             names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
             for name, value in (*zip(names, defaults, strict=True), *(function.__kwdefaults__ or {}).items()):
-                if is_nested or type(value) in PLAIN or isinstance(value, (*_CODE, BuiltinFunctionType)):
+                if is_nested or _is_simple(value):
                     yield name, value
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             with contextlib.suppress(ValueError):  # not filled yet
@@ -555,8 +555,13 @@ def _held_by_class(kind: type) -> Iterator[tuple[str, Any]]:
                 yield from ((each, value) for each, value in _closure(function) if value is not kind)
             else:
                 yield attribute, function
-        if not functions and (type(member) in PLAIN or isinstance(member, (*_CODE, BuiltinFunctionType))):
+        if not functions and _is_simple(member):
             yield attribute, member
+
+
+def _is_simple(value: Any) -> bool:
+    """Return whether no step can change a value in place: a number, a text, or code."""
+    return type(value) in PLAIN or isinstance(value, (*_CODE, BuiltinFunctionType))
 
 
 _literals_of = cached_per_function(find_literals)
@@ -569,12 +574,16 @@ def _is_one_of_several(part: Any) -> bool:
     return "<locals>" in name or (("." not in name or "<" in name) and is_made_in_loop(part))
 
 
-def _is_only_code(value: Any, within: tuple[Any, ...] = ()) -> bool:
+def _is_only_code(value: Any, seen: set[Any] | None = None) -> bool:
     """Return whether a value is nothing but code, also in what it holds."""
-    if type(value) is FunctionType:  # one that refers to itself holds nothing by that
-        return value in within or all(_is_only_code(held, (*within, value)) for _, held in _closure(value))
+    seen = set() if seen is None else seen
+    if type(value) is FunctionType:  # each is opened once: they may hold each other
+        if value in seen:
+            return True
+        seen.add(value)
+        return all(_is_only_code(held, seen) for _, held in _closure(value))
     if type(value) is BuiltinFunctionType:
-        return _is_only_code(value.__self__)
+        return _is_only_code(value.__self__, seen)
     return isinstance(value, type | ModuleType) or not _has_content(value)
 
 

@@ -382,19 +382,22 @@ def _find_other_end(step: Step[Any], result: StepResult) -> str:
         if action.is_command and result.success:
             is_cut = execution.command.is_cut_short(action, restore_value(step, result))
             return "max_output: the recorded output was cut at a lower limit" if is_cut else ""
-        if action.step_type != "wait" or result.signal or "edited" in result.marks:
-            return ""
-        if not result.success:
-            is_late = result.error is not None and result.error.type == type_name(StepTimeoutError)
-            return "default: there was none when the time was over" if is_late and action.has_default else ""
-        if action.has_default:
-            tree = codec.encode(action.default, action.output_type)
-            return (
-                "" if canonical(tree) == canonical(plain_tree(result.held_output, result.path)) else "default: changed"
-            )
+        if action.step_type == "wait" and not result.signal and "edited" not in result.marks:
+            return _find_other_default(action, result)
     except (DecodingError, EncodingError):  # that it does not fit is another reason
-        return ""
-    return "default: there is none any more"
+        pass
+    return ""
+
+
+def _find_other_default(action: Any, result: StepResult) -> str:
+    """Return how the default of a wait differs from that with which it ended at its deadline; empty if it does not."""
+    if not result.success:
+        is_late = result.error is not None and result.error.type == type_name(StepTimeoutError)
+        return "default: there was none when the time was over" if is_late and action.has_default else ""
+    if not action.has_default:
+        return "default: there is none any more"
+    before, now = plain_tree(result.held_output, result.path), codec.encode(action.default, action.output_type)
+    return "" if canonical(now) == canonical(before) else "default: changed"
 
 
 def _are_other_arguments(reasons: tuple[Reason, ...]) -> bool:
