@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -229,6 +230,83 @@ def test_a_run_whose_step_may_have_been_done_stays_on_the_old_branch_of_a_patch(
     flowckpt("resume", "one", "--done", "old").expect(0)
     assert flowckpt.log() == ["old"]
     assert flowckpt("run", "once.py", "--id", "two").code != 0 and flowckpt.log() == ["old", "new"]
+
+
+PAYS = "yield step('pay').python(pay, 'pay').at_most_once()"
+LATER = "yield step('later').python(pay, 'later').rollback(undo)"
+MOVED = {
+    "a renamed step": (PAYS, PAYS.replace("'pay'", "'pay2'"), "pay", 0),
+    "a removed step": (PAYS, "pass", "pay", 0),
+    "a removed step, with others that run before the end shows it": (PAYS, LATER, "pay", 1),
+    "a step before it": (PAYS, PAYS.replace("'pay'", "'first'") + "; " + PAYS, "pay", 0),
+    "a renamed key": (
+        "yield step('all').map(pay, ['a', 'b'], key=str, concurrency=1).at_most_once()",
+        "yield step('all').map(pay, ['b', 'c'], key=str, concurrency=1).at_most_once()",
+        "all/[a]",
+        0,
+    ),
+    "a renamed map": (
+        "yield step('all').map(pay, ['a'], key=str).at_most_once()",
+        "yield step('each').map(pay, ['a'], key=str).at_most_once()",
+        "all/[a]",
+        0,
+    ),
+    "a step that moves into a group": (PAYS, f"yield from parallel({PAYS[6:]})", "pay", 0),
+    "a renamed step of a child": (
+        "yield step('child').workflow(child)",
+        "yield step('child').workflow(other)",
+        "child/pay",
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "raise OSError('no answer')"])
+@pytest.mark.parametrize("edit", MOVED)
+def test_no_edit_makes_a_run_forget_a_step_that_may_have_been_done(flowckpt, tmp_path, edit, end):
+    old, new, doubt, late = MOVED[edit]
+    text = f"""
+import os
+from flowckpt import parallel, step, workflow
+def pay(by):
+    open('log', 'a').write(by + '\\n')
+    if not os.path.exists('quiet'):
+        {end}
+def undo(value):
+    open('log', 'a').write('undo\\n')
+@workflow('child')
+def child():
+    {PAYS}
+@workflow('child')
+def other():
+    {PAYS.replace("'pay'", "'pay2'")}
+@workflow
+def flow():
+    yield step('one').python(int, 1).checkpoint()
+    BODY
+"""
+    program = tmp_path / "once.py"
+    program.write_text(text.replace("BODY", old))
+    assert flowckpt("run", "once.py:flow", "--id", "one").code != 0
+    program.write_text(text.replace("BODY", new))
+    (tmp_path / "quiet").touch()
+    before = flowckpt.log()
+    assert len(before) == 1
+    if not late:
+        flowckpt("plan", "one").expect(15)
+    for _ in range(2):
+        refused = flowckpt("resume", "one").expect(15)
+        assert f"resume --not-done {shlex.quote(doubt)} one" in refused.err, refused.err
+    assert flowckpt.log() == before + ["later"] * late  # nothing else ran, and nothing is undone
+    flowckpt("resume", "one", "--done", doubt).expect(0)
+    once = flowckpt.log()
+    flowckpt("resume", "one").expect(0)
+    assert flowckpt.log() == once, "what was decided is not asked again"
+    flowckpt("run", "once.py:flow", "--id", "two").expect(0)
+    clean = flowckpt.log()[len(once) :]
+    if edit == "a step before it":
+        clean.remove("pay")  # the only one that the code still yields, and it is done
+    assert once == before + clean
 
 
 def test_an_output_of_another_type_is_refused(killed, tmp_path):

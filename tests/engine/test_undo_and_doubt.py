@@ -123,12 +123,15 @@ def test_a_process_that_dies_after_the_undo_and_before_the_new_effect_is_known_t
     assert (result.output, account, log) == (120, [120], ["pay 120", "prepare"])
 
 
-def test_a_doubt_outlives_the_end_of_a_run_whose_code_no_longer_yields_the_step(reopen: Callable[[], Any]) -> None:
+def test_a_doubt_outlives_code_that_no_longer_yields_the_step(reopen: Callable[[], Any]) -> None:
     world["dies"] = "before paying"
     dies(reopen())
     world["pays"] = False
     engine = WorkflowEngine(reopen())
-    assert engine.resume_sync(shop, workflow_id="run").status == "completed"
+    ended = engine.resume_sync(shop, workflow_id="run")  # runs the other steps, and finds out at the end
+    assert isinstance(ended.error, StepInDoubtError) and ended.error.path == "pay"
+    with pytest.raises(StepInDoubtError, match="no longer yields it"):
+        engine.resume_sync(shop, workflow_id="run")
     account.append(100)  # as somebody finds out by and by: the payment came through
     world["pays"] = True
     result = WorkflowEngine(reopen()).resume_sync(shop, workflow_id="run", options=RunOptions(from_step="last"))

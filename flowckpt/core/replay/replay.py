@@ -463,19 +463,22 @@ class Replay:
         known = self._patches.get(name)
         if known is None:
             is_recorded = self.prefix + encode_name(name) in self._waiting
-            is_taken = self._patches[name] = is_recorded or not (self._waiting or self._waits_later())
+            is_taken = self._patches[name] = is_recorded or not (
+                self._waiting or self.list_unreached(self.aside.waiting)
+            )
             return None if is_taken else False
         return known
 
-    def _waits_later(self) -> bool:
-        """Return whether a step of the generator that has begun and not ended has not been reached by this replay."""
+    def list_unreached(self, paths: Iterable[str]) -> list[str]:
+        """Return those of some paths that are in steps of the generator which it has not yielded yet."""
         start = len(self.prefix)
-        own = {each[start:].partition("/")[0] for each in self.aside.waiting if each.startswith(self.prefix)}
-        return bool(own) and not own <= {
+        own = {each: each[start:].partition("/")[0] for each in paths if each.startswith(self.prefix)}
+        yielded = {
             encode_name(name) + f"[{number}]" * (number > 0)
-            for name, uses in self._uses.items()
+            for name, uses in (self._uses.items() if own else ())
             for number in range(uses)
         }
+        return [path for path, place in own.items() if place not in yielded]
 
     def _enter(self, path: str, step: Step[Any]) -> Enter:
         """Return the command for a composite."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -23,7 +23,9 @@ from flowckpt.engine.rules.in_doubt import (
     LEFT_DONE,
     Question,
     Settlement,
+    describe_missed,
     describe_start,
+    find_missed,
     open_question,
     repeats_effect,
     settle_by_user,
@@ -107,6 +109,7 @@ class PlannedSteps(DryResponder):
         seen: the paths that the generator has yielded.
         stop: why the resume would stop, once known.
         messages: the messages to the run that no step has consumed so far.
+        replays: the generators that were driven.
     """
 
     workflow: Workflow[Any, Any]
@@ -119,6 +122,7 @@ class PlannedSteps(DryResponder):
     again: Reruns = attrs.field(init=False, factory=Reruns)
     unknown: tuple[str, ...] = attrs.field(init=False, default=())
     seen: set[str] = attrs.field(init=False, factory=set)
+    replays: list[Replay] = attrs.field(init=False, factory=list)
     stop: PlanEnd = attrs.field(init=False, default=PlanEnd())
     messages: list[Signal] = attrs.field(
         init=False, default=attrs.Factory(lambda self: [*self.resumption.messages], takes_self=True)
@@ -300,6 +304,9 @@ class PlannedSteps(DryResponder):
         is_in_doubt, policy = path in resumption.in_doubt, resumption.judge.policy
         question = open_question(step, path, done, policy, is_moved=bool(moved), is_in_doubt=is_in_doubt)
         reasons: tuple[Reason, ...] = () if reason is None else (reason,)
+        is_new_once = done is None and question is Question.NONE and step.modifiers.is_at_most_once
+        if is_new_once and self.stops_at_missed(path, path):
+            return None
         is_settled = question is Question.SETTLED and (done is None or not done.success)
         if is_settled or question is Question.STARTED:
             if is_settled:
@@ -363,6 +370,27 @@ class PlannedSteps(DryResponder):
             )
             files = (*list_declared_files(step, WRITES), *claimed)
             self.again.rewritten.update(dict.fromkeys(map(os.path.normpath, files)))
+
+    def stops_at_missed(self, path: str, instead: str, replays: Iterable[Replay] | None = None) -> bool:
+        """Plan that the resume stops, if the code has passed a step that may have been done; return whether it has.
+
+        Args:
+            path: the step that it yields now, or the prefix of a generator that has ended.
+            instead: the step that it yields now, if there is one.
+            replays: the generators to search; by default all.
+        """
+        doubts = self.resumption.list_undecided()
+        missed = find_missed(doubts, self.replays if replays is None else replays, path) if doubts else ()
+        for each in missed:
+            self.stop_at_doubt(each, instead)
+        return bool(missed)
+
+    def stop_at_doubt(self, path: str, instead: str = "") -> None:
+        """Plan that the resume stops because the code no longer yields a step that may have been done."""
+        detail = describe_missed(instead, has_failed=path not in self.resumption.in_doubt)
+        self.stop_at(path, detail)
+        self.seen.add(path)
+        self.steps.append(PlannedStep(path, Decision.IN_DOUBT, (Reason(ReasonKind.STARTED, detail),)))
 
     async def _judge_started(self, step: Step[Any], path: str, *, has_failed: bool) -> tuple[Reason, ...]:
         """Decide, by its evidence, about a started step that must not be done twice."""

@@ -73,7 +73,7 @@ class Planning(PlannedSteps):
     Attributes:
         aside: recorded results that would be dropped or may be reused.
         cut_below: the steps that contain steps whose results do not count from the start, each with those steps.
-        unended_below: the same for steps that have a recorded start and no recorded end.
+        unended_below: the same for steps that have begun without a known end.
     """
 
     aside: DroppedResults = attrs.field(init=False, factory=DroppedResults)
@@ -82,7 +82,7 @@ class Planning(PlannedSteps):
 
     def __attrs_post_init__(self) -> None:
         self.cut_below = group_nested(self.resumption.cut)
-        self.unended_below = group_nested(self.resumption.unended)
+        self.unended_below = group_nested(self.resumption.list_begun())
 
     async def plan(self) -> ResumePlan:
         """Drive the generator and return what a resume would do."""
@@ -90,7 +90,7 @@ class Planning(PlannedSteps):
         policy, secrets = resumption.judge.policy, resumption.judge.secrets
         history = resumption.history
         self.aside.spare.update(resumption.spare)
-        self.aside.waiting.update(resumption.unended, resumption.superseded.list_failed_once())
+        self.aside.waiting.update(resumption.list_begun())
         replay = Replay(
             self.workflow.make_generator(resumption.bound.values(self.workflow, use_missing=use_missing_secret)),
             history.results,
@@ -166,7 +166,10 @@ class Planning(PlannedSteps):
         Args:
             replay: the generator and its record.
         """
+        self.replays.append(replay)
         end = await drive(replay, self)
+        if isinstance(end, Finish) and self.stops_at_missed(replay.prefix, "", [replay]):
+            return f"{self.stop.at!r} may have been done"
         if isinstance(end, Crash) and isinstance(end.error, PlanStopped):
             raise end.error
         if isinstance(end, Finish | Crash):
@@ -238,6 +241,9 @@ class Planning(PlannedSteps):
                 self.again.paths.append(path)
                 if isinstance(step.action, FanOutAction) and step.action.size is not None:
                     for made in _create_members(expand(enter)):
+                        is_once = made.step.modifiers.is_at_most_once
+                        if is_once and self.stops_at_missed(made.path, made.path):
+                            break
                         self.expect_writes(made.step)
                 return None, False
             if isinstance(step.action, WorkflowAction):
@@ -415,6 +421,9 @@ class _PlannedFanOut:
                 break
         else:
             without = [each for each in planning.cut_below.get(enter.path, ()) if each not in planning.seen]
+            undecided = planning.resumption.list_undecided() if doubts else ()
+            for doubt in (each for each in undecided for top in doubts if is_within(each, top)):
+                planning.stop_at_doubt(doubt)
             gone = [
                 each for each in (*without, *list_below(planning.cut_below, without)) if each in planning.resumption.cut
             ]

@@ -14,7 +14,7 @@ unknown             ask, never guess
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from flowckpt.core.records import StepResult
 from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ResumePolicy, Settled
 
 if TYPE_CHECKING:
+    from flowckpt.core.replay import Replay
     from flowckpt.evidence.report import VerificationReport
 
 
@@ -112,6 +113,23 @@ def open_question(
     return Question.MOVED if is_moved else Question.DONE
 
 
+def find_missed(doubts: Iterable[str], replays: Iterable[Replay], path: str) -> list[str]:
+    """Return the steps that may have been done and that the code did not yield before a step, as it did when they started.
+
+    Args:
+        doubts: the at-most-once steps that may have been done.
+        replays: the generators of the run.
+        path: the step, or the prefix of a generator that has ended.
+    """
+    return [
+        each
+        for replay in replays
+        if path.startswith(replay.prefix)
+        for each in replay.list_unreached(doubts)
+        if each != path
+    ]
+
+
 def settle_by_user(settled: Settled, old: StepResult | None) -> Settlement:
     """Follow the user's decision about a step; the output of its earlier result counts, unless the user gave another.
 
@@ -127,6 +145,22 @@ def settle_by_user(settled: Settled, old: StepResult | None) -> Settlement:
 def describe_start(*, has_failed: bool) -> str:
     """Return how the last call of a step in doubt ended."""
     return "it failed" if has_failed else "it was started, and its end was never recorded"
+
+
+def describe_missed(instead: str, *, has_failed: bool) -> str:
+    """Return what is known about a step in doubt that the code no longer yields.
+
+    Args:
+        instead: the new step that the code yields now, which may be the same under another name; empty if there is none.
+        has_failed: whether the last call of the step in doubt failed.
+    """
+    start = describe_start(has_failed=has_failed)
+    if not instead:
+        return f"{start}, and the workflow no longer yields it"
+    return (
+        f"{start}, and the workflow now yields step {instead!r}, which would run whatever you decide; if both do the same, "
+        "give it the old name and place first"
+    )
 
 
 def settle_started(report: VerificationReport, *, is_forced: bool = False, may_be_running: bool = False) -> Settlement:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -15,7 +16,9 @@ from flowckpt.engine.rules.in_doubt import (
     LEFT_DONE,
     Question,
     Settlement,
+    describe_missed,
     describe_start,
+    find_missed,
     open_question,
     settle_by_user,
     settle_done,
@@ -68,6 +71,8 @@ async def resolve(run: RunContext, call: StepCall) -> Resolution:
     old, is_in_doubt = run.recorder.superseded.get(path), path in run.recorder.in_doubt
     moved = () if old is None else moved_reasons(step, old, run.judge.secrets)
     question = open_question(step, path, old, policy, is_moved=bool(moved), is_in_doubt=is_in_doubt)
+    if old is None and question is Question.NONE and (doubts := run.recorder.list_doubts()):
+        refuse_missed(run, find_missed(doubts, run.generators, path), path)
     if question is Question.SETTLED:
         return await _follow_decision(run, call, old)
     resolution = RUN
@@ -134,6 +139,28 @@ async def refuse_doubt(run: RunContext, step: Step[Any], path: str) -> None:
         report, settlement, runner = await check_started(run.claims, run.judge.policy, run.workflow_id, step, path)
         if settlement is Settlement.ASK:
             raise _make_start_doubt(run, path, report, runner, has_failed=False)
+
+
+def refuse_missed(run: RunContext, missed: Iterable[str], instead: str = "") -> None:
+    """Refuse code that no longer yields a step which may have been done; forget what the user has decided about it.
+
+    Under another name, the step would be done twice.
+
+    Args:
+        run: the current attempt of the run.
+        missed: the steps.
+        instead: the new step that it yields now; empty if there is none.
+
+    Raises:
+        StepInDoubtError: the user has not decided about one of them.
+    """
+    recorder, policy = run.recorder, run.judge.policy
+    for path in missed:
+        if not (policy.is_forced or path in policy.settled):
+            has_failed = path not in recorder.in_doubt
+            raise StepInDoubtError(run.workflow_id, path, detail=describe_missed(instead, has_failed=has_failed))
+        recorder.in_doubt.discard(path)
+        recorder.forget_superseded(path)
 
 
 def _make_start_doubt(

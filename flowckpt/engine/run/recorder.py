@@ -25,7 +25,7 @@ from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.run.checkpointer import Checkpointer
 from flowckpt.engine.run.notify import Notifier, answer_documents, events, failed_event, saved_event
 from flowckpt.engine.run.resumption import RUNNERS, add_reusable, trim_history
-from flowckpt.engine.values.superseded import LEAVES_EARLIER, Superseded
+from flowckpt.engine.values.superseded import LEAVES_EARLIER, STARTED_ONCE, Superseded
 from flowckpt.engine.values.waits import Waits
 from flowckpt.errors import FlowckptError, StepFailedError
 from flowckpt.execution.current_step import StepCall
@@ -298,6 +298,12 @@ class Recorder:
         if self.superseded.pop(path, None) is not None:
             self._write_down_superseded()
 
+    def list_doubts(self) -> list[str]:
+        """Return the at-most-once steps that may have been done; see `Superseded.list_doubts`."""
+        if not (self.in_doubt or self.superseded):
+            return []
+        return self.superseded.list_doubts(self.checkpointer.metadata, self.in_doubt)
+
     def drop_stale(self) -> None:
         """Remove dropped results, and results set aside for reuse, from the history."""
         if not self.aside.dropped:
@@ -412,9 +418,12 @@ class Recorder:
     async def mark_in_doubt(self, path: str) -> None:
         """Save that an at-most-once step starts; the result of an earlier call no longer matters."""
         self.in_doubt.add(path)
-        if path in (runners := self.checkpointer.metadata.get(RUNNERS, ())):  # this process runs it now
+        metadata = self.checkpointer.metadata
+        once = sorted({path, *(each for each in metadata.get(STARTED_ONCE, ()) if each in self.in_doubt)})
+        self.checkpointer.metadata = metadata = {**metadata, STARTED_ONCE: once}
+        if path in (runners := metadata.get(RUNNERS, ())):  # this process runs it now
             others = {each: processes for each, processes in runners.items() if each != path}
-            self.checkpointer.metadata = {**self.checkpointer.metadata, RUNNERS: others}
+            self.checkpointer.metadata = {**metadata, RUNNERS: others}
         self.forget_superseded(path)
         await self.emit_saved(await self._group.save_once(lambda: self._save(Reason.IN_DOUBT)))
 

@@ -189,10 +189,16 @@ class Resumption:
     final: RunFinalError | None = None
     undone: frozenset[str] = frozenset()
 
-    @property
-    def unended(self) -> list[str]:
-        """The steps in doubt and the waiting steps."""
-        return [*self.in_doubt, *(wait.path for wait in open_waits(self.latest.metadata, self.latest.step_results))]
+    def list_begun(self) -> list[str]:
+        """Return the steps that have begun without a known end: those that wait, and those that may have been done."""
+        waits = open_waits(self.latest.metadata, self.latest.step_results)
+        return [*self.in_doubt, *(wait.path for wait in waits), *self.superseded.list_failed_once()]
+
+    def list_undecided(self) -> list[str]:
+        """Return the at-most-once steps that may have been done, and about which the user has not decided."""
+        policy = self.judge.policy
+        doubts = self.superseded.list_doubts(self.latest.metadata, self.in_doubt)
+        return [] if policy.is_forced else [each for each in doubts if each not in policy.settled]
 
     def is_undone(self, path: str) -> bool:
         """Return whether a step's result does not count because its effect was undone."""

@@ -29,7 +29,7 @@ from flowckpt.core.replay import Answer, Enter, Expansion, expand
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.declared import type_name
 from flowckpt.engine import run as attempts
-from flowckpt.engine.rules.paths import is_stopped, split_stopped_member
+from flowckpt.engine.rules.paths import is_stopped, is_within, split_stopped_member
 from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.steps.members import CompositeRun, Member, StoppedMember, make_member, read_ended_answer
 from flowckpt.engine.steps.run_step import (
@@ -98,11 +98,13 @@ class FanOut(CompositeRun):
                 run.recorder.aside.dropped += expansion.take_rest()
         self._new_members = self._expand(expansion)
         start = f"{enter.path}/"
-        doubts = {
-            start + each[len(start) :].partition("/")[0] for each in run.recorder.in_doubt if each.startswith(start)
-        }
+        unended = [each for each in {*run.recorder.in_doubt, *run.recorder.list_doubts()} if each.startswith(start)]
+        doubts = {start + each[len(start) :].partition("/")[0] for each in unended}
         if expansion.own or doubts or result is not None:
             await self._look_at_members(expansion, doubts, is_ended=result is not None)
+        if doubts and self._error is None:
+            once = [each for each in run.recorder.list_doubts() for top in doubts if is_within(each, top)]
+            attempts.in_doubt.refuse_missed(run, once)
         gone = expansion.take_rest()
         run.recorder.aside.dropped += gone
         is_same = not (self.is_stale or gone or (self._unended and result is not None and result.success))

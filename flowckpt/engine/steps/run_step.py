@@ -38,6 +38,7 @@ from flowckpt.core.replay import Answer, Command, Crash, Enter, Execute, Finish,
 from flowckpt.core.replay.replay import Glance
 from flowckpt.engine import run as attempts
 from flowckpt.engine import steps
+from flowckpt.engine.rules.in_doubt import find_missed
 from flowckpt.engine.rules.judge import PlainCall, find_plain_match, partial_reasons, plain_call
 from flowckpt.engine.rules.paths import find_ended_wait
 from flowckpt.engine.rules.reasons import NONDETERMINISM, OnStale, Reason, ReasonKind, ReuseMode
@@ -102,8 +103,12 @@ class Scope:
         """
         self._has_effects = True
         await self._drive()
-        assert isinstance(self._command, Finish | Crash)
-        return self._command
+        end, run = self._command, self.context
+        assert isinstance(end, Finish | Crash)
+        if isinstance(end, Finish) and (doubts := run.recorder.list_doubts()):
+            missed = find_missed(doubts, [self.replay], self.replay.prefix)
+            attempts.in_doubt.refuse_missed(run, missed)
+        return end
 
     async def _drive(self) -> None:
         self._task = asyncio.current_task()

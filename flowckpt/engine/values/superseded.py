@@ -6,7 +6,7 @@ a rerun, the run must still know that a payment was made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 import attrs
@@ -27,6 +27,8 @@ NOT_UNDONE = "not_undone"
 LEAVES_EARLIER = frozenset({NOT_UNDONE, NOT_STARTED})
 """Marks of results whose step had no effect: its earlier result is still to be checked."""
 KEY = "superseded"
+STARTED_ONCE = "started_once"
+"""Metadata key: the at-most-once steps among the steps with a recorded start."""
 _QUESTIONS = frozenset({AT_MOST_ONCE, ON_RERUN, NOT_UNDONE, "adopted"})
 """Marks of results that a step must check before it runs again."""
 _KEPT = _QUESTIONS | {UNDOABLE}
@@ -95,6 +97,15 @@ class Superseded(dict[str, StepResult]):
     def list_failed_once(self) -> list[str]:
         """Return the paths of the at-most-once steps that failed: whether they had their effect is unknown."""
         return [path for path, each in self.items() if AT_MOST_ONCE in each.marks and not each.success]
+
+    def list_doubts(self, metadata: Mapping[str, Any], unended: Collection[str]) -> list[str]:
+        """Return the at-most-once steps that may have been done: they failed, or have a recorded start and no end.
+
+        Args:
+            metadata: the metadata of the run.
+            unended: the steps with a recorded start and no recorded end.
+        """
+        return [*(path for path in metadata.get(STARTED_ONCE, ()) if path in unended), *self.list_failed_once()]
 
     def add_to_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Return metadata with these results."""
