@@ -153,7 +153,10 @@ def _run(arguments: Sequence[str] | None) -> int:  # noqa: PLR0911 - one return 
         show_error(error)
         return code_of_error(error)
     except OSError as error:  # stores raise their own errors, so this is help on a full disk, or a removed directory
-        say(f"flowckpt: {escape(str(error))}")
+        is_gone = isinstance(error, FileNotFoundError) and error.filename is None  # from `os.getcwd`
+        say(f"flowckpt: {'the current directory no longer exists' if is_gone else escape(str(error))}")
+        if is_gone:
+            say("Change to a directory that exists: cd DIRECTORY")
         return ExitCode.OUTPUT_FAILED
     except MemoryError:
         say("flowckpt: out of memory; saved checkpoints are intact")

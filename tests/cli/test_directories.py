@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -204,3 +206,14 @@ def test_a_cancel_with_here_undoes_in_the_current_directory(started):
     _, other = started
     other("cancel", "r", "--here").expect(0)
     assert (other.directory / "undone").read_text() == str(other.directory)
+
+
+def test_a_directory_that_was_removed_is_named(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = f"cd {gone} && rmdir {gone} && exec {shlex.quote(sys.executable)} -m flowckpt list"
+    ran = subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.getcwd()}
+    )
+    assert (ran.returncode, ran.stdout) == (74, "")
+    assert "the current directory no longer exists\nChange to a directory that exists: cd DIRECTORY" in ran.stderr
