@@ -138,7 +138,6 @@ resume_run(workflow, /, *, workflow_id, options=None, **inputs)
 run_sync(workflow, /, *, workflow_id=None, if_exists='fail', options=None, **inputs)
 resume_sync(workflow, /, *, workflow_id, options=None, **inputs)
 plan(workflow, /, *, workflow_id, options=None, **inputs)
-plan_sync(workflow, /, *, workflow_id, options=None, **inputs)
 """,
     "CheckpointStore": """
 save(workflow_id, data)

@@ -70,7 +70,7 @@ def run_in_own_loop(work: Coroutine[Any, Any, T]) -> T:
 
 
 class WorkflowEngine:
-    """Runs and resumes workflows, under asyncio.
+    """Runs and resumes workflows, under asyncio. From sync code, use `run_sync`, `resume_sync`, and `in_sync(engine)` for the rest.
 
     A failing workflow is a result with the status `failed`, not an exception. A stale result or a step in doubt raises
     `StaleStepError` or `StepInDoubtError` if nothing was executed yet; later it ends the run like an error of the
@@ -249,12 +249,6 @@ class WorkflowEngine:
         planning = undo.plan_resume.plan_resume(self.store, workflow, run, latest, **how)
         return (await attempts.lease.explain_failure(self.store, run, planning)).plan
 
-    def plan_sync(
-        self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
-    ) -> ResumePlan:
-        """Return what a resume would do, from sync code; see `WorkflowEngine.plan`."""
-        return run_in_own_loop(self.plan(workflow, workflow_id=workflow_id, options=options, **inputs))
-
     def open(
         self, workflow_id: str, /, *, workflow: Workflow[..., Any] | None = None, **inputs: Any
     ) -> dry.time_travel.RunHistory:
@@ -308,10 +302,6 @@ class WorkflowEngine:
         checks = history.checkpoints.Recheck(options or RunOptions(), self._verifier, lambda: workflow)
         return await history.checkpoints.roll_back(self.store, self._clock, run, checkpoint_id, checks)
 
-    def rollback_sync(self, workflow_id: str, checkpoint_id: str, /, **how: Any) -> RolledBack:
-        """Roll back from sync code; see `WorkflowEngine.rollback`."""
-        return run_in_own_loop(self.rollback(workflow_id, checkpoint_id, **how))
-
     async def fork(
         self,
         workflow_id: str,
@@ -354,11 +344,7 @@ class WorkflowEngine:
         checks = history.fork.Recheck(options or RunOptions(), self._verifier, lambda: workflow)
         return await history.fork.fork_run(self.store, self._clock, source, plan, checks)
 
-    def fork_sync(self, workflow_id: str, /, **how: Any) -> Forked:
-        """Fork from sync code; see `WorkflowEngine.fork`."""
-        return run_in_own_loop(self.fork(workflow_id, **how))
-
-    # --- from code that is not async ---------------------------------------------------------------------------------
+    # --- signals, answers and requests -------------------------------------------------------------------------------
 
     async def signal(
         self,
@@ -435,18 +421,6 @@ class WorkflowEngine:
             options=options or RunOptions(),
         )
 
-    def signal_sync(self, workflow_id: str, name: str, data: Any = None, **how: Any) -> Sent:
-        """Send a signal from sync code; see `WorkflowEngine.signal`."""
-        return run_in_own_loop(self.signal(workflow_id, name, data, **how))
-
-    def approve_sync(self, workflow_id: str, name: str, **how: Any) -> Sent:
-        """Approve from sync code; see `WorkflowEngine.approve`."""
-        return run_in_own_loop(self.approve(workflow_id, name, **how))
-
-    def reject_sync(self, workflow_id: str, name: str, **how: Any) -> Sent:
-        """Reject from sync code; see `WorkflowEngine.approve`."""
-        return run_in_own_loop(self.reject(workflow_id, name, **how))
-
     async def cancel(
         self,
         workflow_id: str,
@@ -489,10 +463,6 @@ class WorkflowEngine:
         return await session.control.cancel_run(
             self.store, self._clock, run, undo=make, patience_seconds=patience_seconds
         )
-
-    def cancel_sync(self, workflow_id: str, /, **how: Any) -> Cancelled:
-        """Stop a run permanently from sync code; see `WorkflowEngine.cancel`."""
-        return run_in_own_loop(self.cancel(workflow_id, **how))
 
     async def tag(
         self, workflow_id: str, change: Mapping[str, str | None], /, *, patience_seconds: float = 60.0
@@ -540,6 +510,8 @@ class WorkflowEngine:
         """
         run = session.check_id(workflow_id)
         return await session.control.checkpoint_run(self.store, self._clock, run, patience_seconds=patience_seconds)
+
+    # --- from code that is not async ---------------------------------------------------------------------------------
 
     def run_sync(
         self,

@@ -27,6 +27,7 @@ from flowckpt.core import codec
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.records import CheckpointData
 from flowckpt.core.records.wait import WaitKind
+from flowckpt.core.system.blocking import in_sync
 from flowckpt.engine import RunOptions, WorkflowEngine
 from flowckpt.engine.values.result import WorkflowResult
 from flowckpt.errors import FlowckptError, StepInDoubtError
@@ -462,14 +463,15 @@ def play(workflow: Workflow[..., Any], inputs: Mapping[str, Any], root: Path, tu
 
 def send_messages(engine: WorkflowEngine, messages: tuple[Message, ...]) -> None:
     """Send answers to a run that waits for them."""
+    sync = in_sync(engine)
     for each in messages:
         if each.kind is WaitKind.SIGNAL:
             for copy in range(each.copies):
-                engine.signal_sync(RUN, each.name, each.data, signal_id=f"{each.path} {copy}")
+                sync.signal(RUN, each.name, each.data, signal_id=f"{each.path} {copy}")
         elif each.data:
-            engine.approve_sync(RUN, each.name, by="explore_crashes")
+            sync.approve(RUN, each.name, by="explore_crashes")
         else:
-            engine.reject_sync(RUN, each.name, by="explore_crashes")
+            sync.reject(RUN, each.name, by="explore_crashes")
 
 
 def _describe_end(

@@ -11,6 +11,7 @@ import attrs
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import Status
 from flowckpt.core.records.wait import Wait, WaitKind
+from flowckpt.core.system.blocking import in_sync
 from flowckpt.core.system.ids import new_run_id
 from flowckpt.engine import RunOptions, WorkflowEngine, WorkflowResult
 from flowckpt.stores.memory import MemoryCheckpointStore
@@ -144,10 +145,10 @@ class WorkflowTester:
         return is_any
 
     def _send(self, run: str, wait: Wait, script: _Script) -> None:
-        data = script.take()
+        data, engine = script.take(), in_sync(self.engine)
         if wait.kind is WaitKind.SIGNAL:
-            self.engine.signal_sync(run, wait.name, data, by=script.by)
+            engine.signal(run, wait.name, data, by=script.by)
         elif data:
-            self.engine.approve_sync(run, wait.name, by=script.by, comment=script.comment)
+            engine.approve(run, wait.name, by=script.by, comment=script.comment)
         else:
-            self.engine.reject_sync(run, wait.name, by=script.by, comment=script.comment)
+            engine.reject(run, wait.name, by=script.by, comment=script.comment)

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from flowckpt import MemoryCheckpointStore, WorkflowEngine, check_determinism, parallel, patched, step, workflow
+from flowckpt import (
+    MemoryCheckpointStore,
+    WorkflowEngine,
+    check_determinism,
+    in_sync,
+    parallel,
+    patched,
+    step,
+    workflow,
+)
 from flowckpt.errors import StepDefinitionError
 
 OLD = """
@@ -151,7 +160,7 @@ def test_a_patch_has_one_answer_in_a_run() -> None:
     store = MemoryCheckpointStore()
     WorkflowEngine(store).run_sync(loop, workflow_id="run")
     assert seen == [True] * 3
-    assert [each.path for each in WorkflowEngine(store).plan_sync(loop, workflow_id="run").steps] == [
+    assert [each.path for each in in_sync(WorkflowEngine(store)).plan(loop, workflow_id="run").steps] == [
         "p", "work", "work[1]", "work[2]"
     ]  # fmt: skip
     assert check_determinism(loop).is_deterministic

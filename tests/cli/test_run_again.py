@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
+from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, in_sync, step, workflow
 from flowckpt.errors import (
     CheckpointNotFoundError,
     InputError,
@@ -150,7 +150,7 @@ def test_from_python():
 )
 def test_options_of_another_kind_are_refused_before_the_run_starts(make, said):
     engine = WorkflowEngine(MemoryCheckpointStore())
-    for call in (engine.run_sync, engine.resume_sync, engine.plan_sync):
+    for call in (engine.run_sync, engine.resume_sync, in_sync(engine).plan):
         with pytest.raises(InputError, match=said):
             call(adding, workflow_id="x", n=1, options=make())
     with pytest.raises(CheckpointNotFoundError):

@@ -6,7 +6,7 @@ from typing import Any
 
 from crashing import SimulatedCrash, pass_on
 
-from flowckpt import RunOptions, WorkflowEngine
+from flowckpt import RunOptions, WorkflowEngine, in_sync
 from flowckpt.core.records import CheckpointData, WaitKind
 from flowckpt.testing import FakeClock
 
@@ -106,9 +106,9 @@ def to_its_end(reopen: Any, workflow: Any, saves: Saves, **inputs: Any) -> Any:
         outside = WorkflowEngine(reopen(), clock=clock)
         for wait in result.waits:
             if wait.kind is WaitKind.SIGNAL:
-                outside.signal_sync("run", wait.name, f"data of {wait.name}")
+                in_sync(outside).signal("run", wait.name, f"data of {wait.name}")
             elif wait.kind is WaitKind.APPROVAL:
-                outside.approve_sync("run", wait.path, by="ann")
+                in_sync(outside).approve("run", wait.path, by="ann")
         saves.sent += sum(not wait.is_timed for wait in result.waits)
         if all(wait.is_timed for wait in result.waits):
             clock.advance((result.due_at - clock.now()).total_seconds())

@@ -23,6 +23,7 @@ from flowckpt import (
     Secret,
     WorkflowEngine,
     events,
+    in_sync,
     parallel,
     step,
     workflow,
@@ -361,11 +362,11 @@ def test_the_plan_names_the_run_and_writes_nothing():
     store.runs.owned.clear()
     engine.run_sync(etl, workflow_id="source")
     store.runs.index.clear()
-    planned = engine.plan_sync(two, workflow_id="two").step("shared")
+    planned = in_sync(engine).plan(two, workflow_id="two").step("shared")
     assert planned.decision is Decision.CACHED
     assert "run source" in planned.reasons[-1].detail
     assert not store.runs.index
-    fresh = engine.plan_sync(two, workflow_id="two", options=RunOptions(no_cache=True)).step("shared")
+    fresh = in_sync(engine).plan(two, workflow_id="two", options=RunOptions(no_cache=True)).step("shared")
     assert fresh.decision is Decision.NEW
     calls.clear()
     assert engine.resume_sync(two, workflow_id="two").output == "rows of a"
@@ -653,7 +654,7 @@ def test_a_run_that_takes_results_and_dies_ends_as_one_in_an_empty_store(filled,
             if before is None:
                 result = engine.run_sync(program(made), workflow_id="run")
             else:
-                planned = WorkflowEngine(store).plan_sync(program(made), workflow_id="run")
+                planned = in_sync(WorkflowEngine(store)).plan(program(made), workflow_id="run")
                 result = engine.resume_sync(program(made), workflow_id="run")
                 if at == 10**9 and not planned.ends_at:
                     taken = {each.path for each in planned.steps if each.decision is Decision.CACHED}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from crashing import CrashingStore, SimulatedCrash
 
-from flowckpt import RunOptions, WorkflowEngine, step, workflow
+from flowckpt import RunOptions, WorkflowEngine, in_sync, step, workflow
 from flowckpt.errors import StaleStepError, WorkflowChangedError
 from flowckpt.evidence import file_sha256
 
@@ -134,7 +134,7 @@ def test_an_edited_function_stops_the_resume_until_somebody_says_what_to_do(
     start(reopen(), program)
     program.edit(*EDIT)
     before = checkpoints(reopen())
-    plan = WorkflowEngine(reopen()).plan_sync(program.flow, workflow_id="run", options=RunOptions(**options))
+    plan = in_sync(WorkflowEngine(reopen())).plan(program.flow, workflow_id="run", options=RunOptions(**options))
     if runs is None:
         assert plan.stopped_by == "total"
         with pytest.raises(StaleStepError, match=r"code: total\(\), or code of the project") as stopped:

@@ -21,7 +21,7 @@ from crashing import CrashingStore, SimulatedCrash
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from flowckpt import MemoryCheckpointStore, WorkflowEngine
+from flowckpt import MemoryCheckpointStore, WorkflowEngine, in_sync
 from flowckpt.core.records import Reason
 from flowckpt.engine.rules.paths import step_of
 from flowckpt.engine.rules.plan import Decision, ResumePlan
@@ -127,7 +127,7 @@ def resumed(
 ) -> bool:
     """Plan and resume, and compare the two; return whether the resume continued."""
     random, options = world.workflow(block), RunOptions(**chosen)
-    plan = WorkflowEngine(store).plan_sync(random, workflow_id="run", options=options)
+    plan = in_sync(WorkflowEngine(store)).plan(random, workflow_id="run", options=options)
     before, held = snapshot(store), latest(store)
     world.done.clear()
     events: list[Any] = []
@@ -291,7 +291,7 @@ def go_on_undoing(
 ) -> None:
     """Plan the undoing and continue with it, and compare the two."""
     program = world.workflow(block)
-    plan = WorkflowEngine(store).plan_sync(program, workflow_id="run")
+    plan = in_sync(WorkflowEngine(store)).plan(program, workflow_id="run")
     assert plan.is_undoing
     world.done.clear()
     world.undone.clear()

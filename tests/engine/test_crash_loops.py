@@ -10,7 +10,7 @@ import attrs
 import pytest
 from crashing import SimulatedCrash, pass_on
 
-from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, current_step, step, workflow
+from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, current_step, in_sync, step, workflow
 from flowckpt.engine.run.resumption import crash_loop
 from flowckpt.errors import CrashLoopError
 from flowckpt.stores.base import Ability
@@ -108,7 +108,7 @@ def test_it_is_refused_after_five_deaths_and_the_error_says_all(reopen: Callable
     assert asyncio.run(store.load_latest("run")) == before
     assert store.has(Ability.OWNERS)
     assert asyncio.run(store.owner("run")) is None
-    plan = WorkflowEngine(store).plan_sync(flow, workflow_id="run")
+    plan = in_sync(WorkflowEngine(store)).plan(flow, workflow_id="run")
     assert (plan.is_crash_loop, "is in a crash loop" in plan.stops) == (True, True)
 
 

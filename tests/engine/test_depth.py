@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowckpt import MemoryCheckpointStore, WorkflowEngine, parallel, step, workflow
+from flowckpt import MemoryCheckpointStore, WorkflowEngine, in_sync, parallel, step, workflow
 from flowckpt.core.dsl.checks import MAX_DEPTH
 from flowckpt.errors import StepDefinitionError
 
@@ -42,7 +42,7 @@ def test_steps_nest_to_the_documented_depth(flow, most):
     done = engine.run_sync(flow, workflow_id="one", n=most)
     assert done.output == 3
     assert engine.resume_sync(flow, workflow_id="one").output == 3
-    assert engine.plan_sync(flow, workflow_id="one").is_nothing_to_do
+    assert in_sync(engine).plan(flow, workflow_id="one").is_nothing_to_do
 
 
 @pytest.mark.parametrize("more", [1, 2, 900])

@@ -23,6 +23,7 @@ from flowckpt import (
     RunOptions,
     WorkflowEngine,
     check_determinism,
+    in_sync,
     now,
     parallel,
     random,
@@ -169,7 +170,7 @@ def test_what_was_said_before_a_resume_is_not_said_again(caplog: pytest.LogCaptu
         assert logged(caplog) == ALL[: ALL.index(f"step {fails}") + 1]
         caplog.clear()
         world.clear()
-        engine.plan_sync(outer, workflow_id="run")
+        in_sync(engine).plan(outer, workflow_id="run")
         assert logged(caplog) == []
         assert engine.resume_sync(outer, workflow_id="run").status == "completed"
     first = ALL.index(f"step {fails}")

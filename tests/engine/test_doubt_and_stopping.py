@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from crashing import CrashingStore, SimulatedCrash
 
-from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, parallel, step, workflow
+from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, in_sync, parallel, step, workflow
 from flowckpt.engine.rules.plan import Decision
 from flowckpt.errors import RunUndoneError, StepInDoubtError
 from flowckpt.evidence import predicate, register_predicate
@@ -95,7 +95,7 @@ def doubtful_saga() -> Generator[Any, Any, Any]:
 @pytest.mark.parametrize("what", [trip, doubtful_saga], ids=["in a group", "in a row"])
 def test_a_run_with_a_step_in_doubt_is_cancelled_and_undone_all_the_same(reopen: Callable[[], Any], what: Any) -> None:
     crashes(reopen(), 4, what)  # behind the mark of `pay`, whose evidence cannot tell
-    result = WorkflowEngine(reopen()).cancel_sync("run", workflow=what)
+    result = in_sync(WorkflowEngine(reopen())).cancel("run", workflow=what)
     assert (result.undone, world) == (("car", "hotel"), [])
     latest = asyncio.run(reopen().load_latest("run"))
     assert (latest.status, len(latest.in_flight)) == ("cancelled", 1), "nobody knows more of it than before"
@@ -127,7 +127,7 @@ def test_what_a_stopped_step_may_yet_do_is_not_done_beside_it_by_a_resume_in_the
     fails.add("beside")
     assert WorkflowEngine(store).run_sync(beside, workflow_id="run").status == "failed"
     fails.clear()
-    plan = WorkflowEngine(store).plan_sync(beside, workflow_id="run")
+    plan = in_sync(WorkflowEngine(store)).plan(beside, workflow_id="run")
     assert plan.stopped_by == "parallel/[pay]"
     with pytest.raises(StepInDoubtError, match="its function still runs after the timeout"):
         resume(store, beside)
@@ -149,7 +149,7 @@ def test_a_plan_says_what_runs_before_a_step_in_doubt_that_stops_it() -> None:
     store = MemoryCheckpointStore()
     crashes(store, 3, priced)
     price[0] = 2
-    stop = WorkflowEngine(store).plan_sync(priced, workflow_id="run").step("pay")
+    stop = in_sync(WorkflowEngine(store)).plan(priced, workflow_id="run").step("pay")
     assert stop is not None
     assert (stop.decision, stop.assumes) == (Decision.IN_DOUBT, ("order",))
 
@@ -165,7 +165,7 @@ def test_a_step_that_was_undone_is_in_no_doubt_whatever_its_evidence_can_tell() 
     fails.add("end")
     assert WorkflowEngine(store).run_sync(undone, workflow_id="run").status == "failed"
     fails.clear()
-    plan = WorkflowEngine(store).plan_sync(undone, workflow_id="run")
+    plan = in_sync(WorkflowEngine(store)).plan(undone, workflow_id="run")
     assert plan.stops == ""
     assert not plan.count(Decision.IN_DOUBT)
     assert resume(store, undone).status == "completed"

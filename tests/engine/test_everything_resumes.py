@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from outside import MortalStore, Saves
 
-from flowckpt import MemoryCheckpointStore, MirroredStore, RunOptions, WorkflowEngine
+from flowckpt import MemoryCheckpointStore, MirroredStore, RunOptions, WorkflowEngine, in_sync
 from flowckpt.core.records import StepResult, WaitKind, generation
 from flowckpt.engine.undo.compensate import read_unfinished
 from flowckpt.errors import RunUndoneError, StepInDoubtError
@@ -109,7 +109,9 @@ class Life:
         options = RunOptions(force=is_forced)
         planned = None
         if read_unfinished(self._latest().metadata) is not None:
-            plan = WorkflowEngine(self.store, clock=self.clock).plan_sync(program, workflow_id="run", options=options)
+            plan = in_sync(WorkflowEngine(self.store, clock=self.clock)).plan(
+                program, workflow_id="run", options=options
+            )
             planned = tuple(each.path for each in plan.steps if each.decision == "undo")
         result = engine.resume_sync(program, workflow_id="run", options=options)
         if planned is not None:
@@ -126,9 +128,9 @@ class Life:
         assert not any(wait.name.startswith("mail") for wait in asked), "it was sent, and is lost"
         for wait in asked:
             if wait.kind is WaitKind.SIGNAL:
-                outside.signal_sync("run", wait.name, f"data of {wait.name}")
+                in_sync(outside).signal("run", wait.name, f"data of {wait.name}")
             else:
-                outside.approve_sync("run", wait.path, by="ann")
+                in_sync(outside).approve("run", wait.path, by="ann")
         self.saves.sent += len(asked)
         if not asked:
             self.clock.advance((result.due_at - self.clock.now()).total_seconds())

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
+from flowckpt import MemoryCheckpointStore, WorkflowEngine, in_sync, step, workflow
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.records.outputs import CommandOutput
 from flowckpt.errors import (
@@ -327,7 +327,7 @@ def test_a_function_of_the_result_may_return(claims: Any, reopen: Callable[[], A
     made = step("a").python(write, "rows", "1").evidence(claims).checkpoint()
     assert run(made, reopen()).output == "rows"
     Path("rows").unlink()
-    plan = WorkflowEngine(reopen()).plan_sync(one(made), workflow_id="run")
+    plan = in_sync(WorkflowEngine(reopen())).plan(one(made), workflow_id="run")
     assert [str(each.decision) for each in plan.steps] == ["rerun"], "what it claimed is in the record"
 
 
@@ -527,7 +527,7 @@ def test_a_resume_compares_with_the_code_that_was_returned_then(code: int, reope
     made = step("a").command(["sh", "-c", f"exit {code}"]).evidence(command_exit(code)).checkpoint()
     assert run(made, reopen()).status == "completed"
     assert latest(reopen()).step_results[0].evidence["exit_code"] == code
-    plan = WorkflowEngine(reopen()).plan_sync(one(made), workflow_id="run")
+    plan = in_sync(WorkflowEngine(reopen())).plan(one(made), workflow_id="run")
     assert [str(each.decision) for each in plan.steps] == ["reuse"]
 
 

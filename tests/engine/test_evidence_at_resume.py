@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from crashing import CrashingStore, SimulatedCrash
 
-from flowckpt import FileCheckpointStore, RunOptions, WorkflowEngine, step, workflow
+from flowckpt import FileCheckpointStore, RunOptions, WorkflowEngine, in_sync, step, workflow
 from flowckpt.errors import (
     FlowckptError,
     InputError,
@@ -339,7 +339,7 @@ def test_what_follows_is_what_was_said_and_the_plan_says_it_before(
     start(reopen(), served)
     before = checkpoints(reopen())
     world[state] = True
-    plan = WorkflowEngine(reopen()).plan_sync(served, workflow_id="run", options=RunOptions(**options))
+    plan = in_sync(WorkflowEngine(reopen())).plan(served, workflow_id="run", options=RunOptions(**options))
     if isinstance(does, str):
         with pytest.raises(StaleStepError, match=does) as stopped:
             resume(reopen(), served, **options)
@@ -512,7 +512,7 @@ def test_a_plan_of_moved_facts_changes_no_byte_either(tmp_path: Path) -> None:
     start(FileCheckpointStore(store))
     Path("rows").unlink()
     before = bytes_of(store)
-    plan = WorkflowEngine(FileCheckpointStore(store)).plan_sync(flow, workflow_id="run")
+    plan = in_sync(WorkflowEngine(FileCheckpointStore(store))).plan(flow, workflow_id="run")
     assert [(each.path, str(each.decision)) for each in plan.steps] == [
         ("rows", "rerun"),
         ("total", "rerun"),

@@ -23,7 +23,7 @@ from crashing import CrashingStore, SimulatedCrash
 from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
-from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
+from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, in_sync, step, workflow
 from flowckpt.engine.rules.plan import Decision
 from flowckpt.events import StepRestored, StepStarted
 from flowckpt.evidence import EvidenceVerifier
@@ -189,7 +189,7 @@ def resume(world: World, store: MemoryCheckpointStore, rules: list[Rule], reuse:
         return
     world.width = 1 if crash else 3
     build = world.program(rules)
-    plan = world.engine(store).plan_sync(build, workflow_id="run", options=options(reuse))
+    plan = in_sync(world.engine(store)).plan(build, workflow_id="run", options=options(reuse))
     assert not plan.stops, plan.stops
     events: list[Any] = []
     engine = world.engine(CrashingStore(store, crash or 10**9, is_after=bool(crash % 2)))

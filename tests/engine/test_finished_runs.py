@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine, WorkflowResult, step, workflow
+from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine, WorkflowResult, in_sync, step, workflow
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import Status
 from flowckpt.engine import RunOptions
@@ -105,7 +105,7 @@ class Finished:
         ledger.clear()
 
     def plan(self, body: Body) -> ResumePlan:
-        return self.engine.plan_sync(named(body), workflow_id="run")
+        return in_sync(self.engine).plan(named(body), workflow_id="run")
 
     def resume(self, body: Body, **options: Any) -> WorkflowResult:
         return self.engine.resume_sync(named(body), workflow_id="run", options=RunOptions(**options))

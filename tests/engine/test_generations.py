@@ -120,7 +120,7 @@ def test_a_run_that_dies_at_any_save_ends_as_an_uninterrupted_one(reopen: Callab
         if crash == 1 and not is_after:
             continue  # there is no run
         engine = WorkflowEngine(reopen())
-        plan = engine.plan_sync(batches, workflow_id=run)
+        plan = in_sync(engine).plan(batches, workflow_id=run)
         resumed = engine.resume_sync(batches, workflow_id=run)
         assert (resumed.status, resumed.output) == ("completed", expected)
         assert [path for path, n in enumerate(LEDGER) if n not in effects] == []
@@ -150,11 +150,11 @@ def test_the_plan_of_a_run_that_died_at_a_boundary_says_that_it_continues(reopen
     with contextlib.suppress(SimulatedCrash):
         WorkflowEngine(CrashingStore(reopen(), 4, is_after=False)).run_sync(batches, workflow_id="run")
     engine = WorkflowEngine(reopen())
-    plan = engine.plan_sync(batches, workflow_id="run")
+    plan = in_sync(engine).plan(batches, workflow_id="run")
     assert [str(each.decision) for each in plan.steps] == ["reuse", "reuse"]
     assert (plan.is_nothing_to_do, plan.ends_at) == (False, "the workflow continues as its next generation")
     engine.resume_sync(batches, workflow_id="run")
-    assert engine.plan_sync(batches, workflow_id="run").is_nothing_to_do
+    assert in_sync(engine).plan(batches, workflow_id="run").is_nothing_to_do
 
 
 @workflow("listens")
@@ -170,7 +170,7 @@ def test_messages_that_no_step_has_taken_stay_and_none_is_taken_twice(reopen: Ca
     engine = WorkflowEngine(store)
     assert engine.run_sync(listens, workflow_id="run").status == "suspended"
     for word in ("a", "b"):
-        engine.signal_sync("run", "word", word)
+        in_sync(engine).signal("run", "word", word)
     kept = asyncio.run(store.signals("run"))
     assert engine.resume_sync(listens, workflow_id="run").status == "suspended"
     assert LEDGER == ["a", "b"]
@@ -178,7 +178,7 @@ def test_messages_that_no_step_has_taken_stay_and_none_is_taken_twice(reopen: Ca
         asyncio.run(store.send_signal("run", each))
     assert engine.resume_sync(listens, workflow_id="run").status == "suspended"
     assert LEDGER == ["a", "b"]
-    engine.signal_sync("run", "word", "c")
+    in_sync(engine).signal("run", "word", "c")
     result = engine.resume_sync(listens, workflow_id="run")
     assert (result.output, LEDGER) == (("a", "b", "c"), ["a", "b", "c"])
 
@@ -191,7 +191,7 @@ def test_no_message_is_lost_or_taken_twice_by_a_crash(reopen: Callable[[], Any],
         store = reopen()
         WorkflowEngine(store).run_sync(listens, workflow_id=run)
         for word in ("a", "b", "c"):
-            WorkflowEngine(store).signal_sync(run, "word", word)
+            in_sync(WorkflowEngine(store)).signal(run, "word", word)
         with contextlib.suppress(SimulatedCrash):
             WorkflowEngine(CrashingStore(reopen(), crash, is_after=is_after)).resume_sync(listens, workflow_id=run)
         result = WorkflowEngine(reopen()).resume_sync(listens, workflow_id=run)
@@ -504,7 +504,7 @@ def ended(store: Any, blocks: list[str], saves: Saves) -> Any:
             return result.output
         assert result.status == "suspended", result.error
         for wait in result.waits:
-            WorkflowEngine(store).signal_sync("run", wait.name, 7, signal_id=wait.name)
+            in_sync(WorkflowEngine(store)).signal("run", wait.name, 7, signal_id=wait.name)
     raise AssertionError("the run does not come to its end")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flowckpt import WorkflowEngine, continue_as, open_store, step, workflow
+from flowckpt import WorkflowEngine, continue_as, in_sync, open_store, step, workflow
 from flowckpt.core.records import generation
 from flowckpt.stores.base import StoreBase
 from tests.reopening import spec_of
@@ -66,7 +66,7 @@ def started(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> StoreB
 
 def ended(store: StoreBase) -> Any:
     engine = WorkflowEngine(store)
-    engine.signal_sync("run", "go")
+    in_sync(engine).signal("run", "go")
     return engine.resume_sync(rounds, workflow_id="run").output
 
 

@@ -11,7 +11,7 @@ import attrs
 import pytest
 from crashing import CrashingStore, SimulatedCrash
 
-from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, parallel, step, workflow
+from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, in_sync, parallel, step, workflow
 from flowckpt.engine.undo.plan_resume import plan_resume
 from flowckpt.errors import CrashLoopError, NotUndoableError, RunUndoneError, StepInDoubtError
 from flowckpt.execution.interrupts import RunInterrupted
@@ -107,7 +107,7 @@ def half_undone(what: Any = saga, dies: str = "a") -> MemoryCheckpointStore:
 
 
 def plan(store: Any, what: Any = saga, **options: Any) -> Any:
-    return WorkflowEngine(store).plan_sync(what, workflow_id="run", options=RunOptions(**options))
+    return in_sync(WorkflowEngine(store)).plan(what, workflow_id="run", options=RunOptions(**options))
 
 
 def resume(store: Any, what: Any = saga, **options: Any) -> Any:
@@ -229,12 +229,12 @@ def test_a_suspended_run_whose_code_was_edited_is_cancelled_with_the_same_rules(
         assert engine.run_sync(waiting, workflow_id=run).status == "suspended"
         code.add(edits)
         if edits == "edited":
-            assert engine.cancel_sync(run, workflow=waiting).undone == ("b", "a")
+            assert in_sync(engine).cancel(run, workflow=waiting).undone == ("b", "a")
             continue
         with pytest.raises(NotUndoableError, match="flowckpt cancel two --force") as caught:
-            engine.cancel_sync(run, workflow=waiting)
+            in_sync(engine).cancel(run, workflow=waiting)
         assert "--from" not in str(caught.value) and "resume" not in str(caught.value)
-        cancelled = engine.cancel_sync(run, workflow=waiting, options=RunOptions(force=True))
+        cancelled = in_sync(engine).cancel(run, workflow=waiting, options=RunOptions(force=True))
         assert (cancelled.undone, cancelled.not_undone, world) == (("a",), ("b",), ["b"])
 
 
@@ -328,7 +328,7 @@ def test_a_resume_that_is_stopped_before_it_has_come_to_all_steps_undoes_none_of
         assert any("Nothing was undone" in each for each in error.__notes__)
     assert world == ["a", "b"]
     code.clear()
-    assert WorkflowEngine(store).cancel_sync("run", workflow=connected).undone == ("b", "a")
+    assert in_sync(WorkflowEngine(store)).cancel("run", workflow=connected).undone == ("b", "a")
 
 
 @pytest.mark.parametrize("broken", ["no server", "ctrl-c"])
@@ -400,5 +400,5 @@ def test_a_run_that_stops_on_its_way_to_ask_about_a_doubt_undoes_nothing(reopen:
 
 def test_a_run_that_stopped_to_ask_about_a_doubt_is_undone_by_a_cancel(reopen: Callable[[], Any]) -> None:
     in_doubt(reopen)
-    assert WorkflowEngine(reopen()).cancel_sync("run", workflow=doubtful).undone == ("a",)
+    assert in_sync(WorkflowEngine(reopen())).cancel("run", workflow=doubtful).undone == ("a",)
     assert world == ["a"]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
+from flowckpt import MemoryCheckpointStore, WorkflowEngine, in_sync, step, workflow
 from flowckpt.core.records import Status
 from flowckpt.engine import RunOptions
 from flowckpt.engine.rules.plan import Decision
@@ -100,7 +100,7 @@ def test_what_was_refunded_is_not_deposited_by_a_resume(flow):
     engine = engine_after(flow)
     before = [*ledger]
     broken.clear()
-    plan = engine.plan_sync(flow, workflow_id="run")
+    plan = in_sync(engine).plan(flow, workflow_id="run")
     assert {each.decision for each in plan.steps} == {Decision.REUSE}
     assert plan.handled is not None
     result = engine.resume_sync(flow, workflow_id="run")
@@ -260,7 +260,7 @@ def test_a_resume_ends_as_a_clean_run_in_which_the_handled_failures_happen_again
     assert (first.handled is not None) == is_final
     before = [*ledger]
     broken.clear()
-    plan = engine.plan_sync(program.flow(program.blocks, "s"), workflow_id="run")
+    plan = in_sync(engine).plan(program.flow(program.blocks, "s"), workflow_id="run")
     assert (plan.handled is not None) == is_final
     resumed = engine.resume_sync(program.flow(program.blocks, "s"), workflow_id="run")
     if is_final:
@@ -313,7 +313,7 @@ def refunded() -> WorkflowEngine:
 )
 def test_no_default_tries_a_handled_failure_again_because_something_changed(changed, options):
     engine, before = refunded(), [*ledger]
-    plan = engine.plan_sync(paying(**changed), workflow_id="run", options=RunOptions(**options))
+    plan = in_sync(engine).plan(paying(**changed), workflow_id="run", options=RunOptions(**options))
     assert "a rerun would try deposit again, whose failure the workflow handled" in plan.stops
     with pytest.raises(StaleStepError, match="deposit again") as caught:
         engine.resume_sync(paying(**changed), workflow_id="run", options=RunOptions(**options))
@@ -324,7 +324,7 @@ def test_no_default_tries_a_handled_failure_again_because_something_changed(chan
 @pytest.mark.parametrize("options", [{"on_stale": "rerun"}, {"from_step": "fee"}, {"force": True}], ids=str)
 def test_a_person_may_try_it_again(options):
     engine = refunded()
-    assert not engine.plan_sync(paying(fee=2), workflow_id="run", options=RunOptions(**options)).stops
+    assert not in_sync(engine).plan(paying(fee=2), workflow_id="run", options=RunOptions(**options)).stops
     assert (
         engine.resume_sync(paying(fee=2), workflow_id="run", options=RunOptions(**options)).status is Status.COMPLETED
     )
@@ -375,7 +375,7 @@ def test_the_plan_names_the_failed_step_that_stops_the_resume(tmp_path, monkeypa
     engine.run_sync(careful, workflow_id="run")
     (tmp_path / "amount").write_text("6")
     options = RunOptions(on_stale="rerun")
-    plan = engine.plan_sync(careful, workflow_id="run", options=options)
+    plan = in_sync(engine).plan(careful, workflow_id="run", options=options)
     decided = {each.path: each.decision for each in plan.steps}
     assert (plan.stopped_by, decided["deposit"]) == ("deposit", Decision.IN_DOUBT)
     with pytest.raises(StepInDoubtError) as stopped:

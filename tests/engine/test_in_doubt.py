@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from crashing import CrashingStore, SimulatedCrash
 
-from flowckpt import FileCheckpointStore, MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
+from flowckpt import FileCheckpointStore, MemoryCheckpointStore, RunOptions, WorkflowEngine, in_sync, step, workflow
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.engine.values.options import StepCountTrigger
 from flowckpt.errors import (
@@ -259,7 +259,7 @@ def test_a_doubt_is_settled_by_evidence_and_by_nobody_but_who_forces_it(
     assert latest(reopen()).in_flight == ("pay",)
     log.clear()
     world[state] = True
-    plan = WorkflowEngine(reopen()).plan_sync(flow, workflow_id="run", options=RunOptions(**options))
+    plan = in_sync(WorkflowEngine(reopen())).plan(flow, workflow_id="run", options=RunOptions(**options))
     assert [str(each.decision) for each in plan.steps] == ["in_doubt"]
     assert bool(plan.stops) is (calls is None)
     if calls is None:
@@ -576,7 +576,7 @@ def test_what_was_done_is_not_done_again_because_something_before_it_is(
         paid.clear()
     Path("a").unlink()
     log.clear()
-    plan = WorkflowEngine(reopen()).plan_sync(chain, workflow_id="run", options=RunOptions(on_stale="rerun"))
+    plan = in_sync(WorkflowEngine(reopen())).plan(chain, workflow_id="run", options=RunOptions(on_stale="rerun"))
     assert bool(plan.stops) is (calls is None)
     for at in (1, 2) if calls == ["a"] else ():  # also when the rerun dies on its way
         with pytest.raises(SimulatedCrash):
@@ -796,7 +796,7 @@ def test_a_decision_counts_for_a_step_that_was_done_with_other_arguments(
         with pytest.raises(StaleStepError):
             WorkflowEngine(reopen()).resume_sync(paying, workflow_id="run").unwrap()
     options = RunOptions(**decided)
-    plan = WorkflowEngine(reopen()).plan_sync(paying, workflow_id="run", options=options)
+    plan = in_sync(WorkflowEngine(reopen())).plan(paying, workflow_id="run", options=options)
     assert not plan.stops
     assert WorkflowEngine(reopen()).resume_sync(paying, workflow_id="run", options=options).unwrap() == output
     assert calls == paid

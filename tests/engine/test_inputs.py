@@ -13,7 +13,7 @@ import attrs
 import pydantic
 import pytest
 
-from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
+from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, in_sync, step, workflow
 from flowckpt.core.dsl import Workflow
 from flowckpt.engine import StepCounts
 from flowckpt.errors import EncodingError, InputError, InputMismatchError
@@ -177,7 +177,7 @@ def test_a_field_with_a_default_that_the_class_of_an_input_has_gained_is_filled_
         engine = failed(kind, order)
         began = asyncio.run(engine.store.load_latest("run"))
         newer = ordering(longer)
-        planned = engine.plan_sync(newer, workflow_id="run")
+        planned = in_sync(engine).plan(newer, workflow_id="run")
         assert [each.decision for each in planned.steps][:1] == ["reuse"]
         result = engine.resume_sync(newer, workflow_id="run")
         clean = WorkflowEngine(MemoryCheckpointStore()).run_sync(newer, order=longer(sku="a", qty=order.qty))
@@ -214,9 +214,9 @@ def test_a_run_whose_input_has_gained_a_field_can_be_undone_forked_and_opened(ki
     engine = failed(kind, kind(sku="a"))
     history = engine.open("run", workflow=newer)
     assert history.at("ship").locals["order"].channel == "web"
-    engine.fork_sync("run", new_id="fork")
+    in_sync(engine).fork("run", new_id="fork")
     assert engine.resume_sync(newer, workflow_id="fork").output == (1, "web")
-    engine.cancel_sync("run", workflow=newer)
+    in_sync(engine).cancel("run", workflow=newer)
     assert undone == ["a"]
 
 

@@ -21,7 +21,7 @@ from crashing import CrashingStore, SimulatedCrash
 from hypothesis import HealthCheck, Phase, event, example, given, settings
 from hypothesis import strategies as st
 
-from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
+from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, in_sync, step, workflow
 from flowckpt.engine.rules.plan import Decision, ResumePlan
 from flowckpt.errors import StaleStepError, StepFailedError, StepInDoubtError
 
@@ -246,7 +246,7 @@ class Case:
             self.store.runs.owned.clear()  # the process that owned it is gone
             store = CrashingStore(self.store, crash or 10**9, is_after=is_after)
             flow, options = self.world.flow(self.program), RunOptions(**chosen)
-            plan = WorkflowEngine(self.store).plan_sync(flow, workflow_id="run", options=options)
+            plan = in_sync(WorkflowEngine(self.store)).plan(flow, workflow_id="run", options=options)
             self.world.ran.clear()
             question: Exception | None = None
             try:

@@ -32,6 +32,7 @@ from flowckpt import (
     RunOptions,
     WorkflowEngine,
     current_step,
+    in_sync,
     parallel,
     step,
     workflow,
@@ -159,7 +160,7 @@ def test_all_attempts_join_one_trace_and_waits_last_from_one_to_the_other(tmp_pa
     assert engine.run_sync(waiting, workflow_id="one").status == "suspended"
     assert first.span("run waiting").attributes["flowckpt.waits"] == ("go",)
     engine = engine_of(second, FileCheckpointStore(tmp_path), clock=FakeClock(start + timedelta(hours=2)))
-    engine.signal_sync("one", "go")
+    in_sync(engine).signal("one", "go")
     assert engine.resume_sync(waiting, workflow_id="one").status == "completed"
     assert first.tree() == [("first", "run waiting"), ("run waiting", None)]
     assert second.tree() == [("go", "run waiting"), ("last", "run waiting"), ("run waiting", None)]
@@ -217,7 +218,7 @@ def test_samplers_decide_by_the_run_and_the_same_for_every_attempt(tmp_path):
         store = MemoryCheckpointStore()
         engine_of(first, store).run_sync(waiting, workflow_id=f"run {number}")
         engine = engine_of(second, store)
-        engine.signal_sync(f"run {number}", "go")
+        in_sync(engine).signal(f"run {number}", "go")
         engine.resume_sync(waiting, workflow_id=f"run {number}")
         assert bool(first.spans) == bool(second.spans)
         decided.add(bool(first.spans))

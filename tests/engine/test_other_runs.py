@@ -13,7 +13,17 @@ from typing import Any
 import pytest
 from crashing import CrashingStore, SimulatedCrash
 
-from flowckpt import MemoryCheckpointStore, RunOptions, Secret, WorkflowEngine, open_store, parallel, step, workflow
+from flowckpt import (
+    MemoryCheckpointStore,
+    RunOptions,
+    Secret,
+    WorkflowEngine,
+    in_sync,
+    open_store,
+    parallel,
+    step,
+    workflow,
+)
 from flowckpt.core.records import Status
 from flowckpt.errors import InputError, NoReplyError, SignalRefusedError, StepDefinitionError
 from flowckpt.maintenance.recovery import find_due_runs
@@ -293,24 +303,24 @@ def test_a_signal_without_a_reply_says_so_and_can_be_sent_again_under_its_id() -
     engine = WorkflowEngine(MemoryCheckpointStore(), clock=clock)
     engine.run_sync(replies, workflow_id="run")
     with pytest.raises(NoReplyError, match="the run has not replied after 60 s") as raised:
-        engine.signal_sync("run", "price", "tea", wait=60)
+        in_sync(engine).signal("run", "price", "tea", wait=60)
     assert engine.resume_sync(replies, workflow_id="run").status == "suspended"
-    sent = engine.signal_sync("run", "price", signal_id=raised.value.signal_id, wait=0)
+    sent = in_sync(engine).signal("run", "price", signal_id=raised.value.signal_id, wait=0)
     assert (sent.reply, sent.is_new) == ({"item": "tea", "price": 3}, False)
-    engine.signal_sync("run", "price", "closed")
+    in_sync(engine).signal("run", "price", "closed")
     engine.resume_sync(replies, workflow_id="run")
     with pytest.raises(SignalRefusedError, match="the run is complete"):
-        engine.signal_sync("run", "price", wait=60)
+        in_sync(engine).signal("run", "price", wait=60)
 
 
 def test_a_reply_to_a_run_that_completed_without_one_is_not_waited_for() -> None:
     engine = WorkflowEngine(MemoryCheckpointStore())
     engine.run_sync(sink, workflow_id="run")
-    engine.signal_sync("run", "first", 1, signal_id="X")
-    engine.signal_sync("run", "second", 2)
+    in_sync(engine).signal("run", "first", 1, signal_id="X")
+    in_sync(engine).signal("run", "second", 2)
     engine.resume_sync(sink, workflow_id="run")
     with pytest.raises(NoReplyError, match="the run has completed without a reply"):
-        engine.signal_sync("run", "first", signal_id="X", wait=600)
+        in_sync(engine).signal("run", "first", signal_id="X", wait=600)
 
 
 def test_a_reply_names_a_wait_of_its_scope_or_a_path() -> None:
@@ -322,10 +332,10 @@ def test_a_reply_names_a_wait_of_its_scope_or_a_path() -> None:
     store = MemoryCheckpointStore()
     engine = WorkflowEngine(store)
     engine.run_sync(first_of_two, workflow_id="run")
-    engine.signal_sync("run", "yes", signal_id="Y")
-    engine.signal_sync("run", "no", signal_id="N")
+    in_sync(engine).signal("run", "yes", signal_id="Y")
+    in_sync(engine).signal("run", "no", signal_id="N")
     assert engine.resume_sync(first_of_two, workflow_id="run").output == "sorry"
-    assert engine.signal_sync("run", "no", signal_id="N", wait=0).reply == "sorry"
+    assert in_sync(engine).signal("run", "no", signal_id="N", wait=0).reply == "sorry"
 
     @workflow
     def unknown() -> Generator[Any, Any, Any]:

@@ -26,6 +26,7 @@ from flowckpt import (
     RunOptions,
     WorkflowEngine,
     current_step,
+    in_sync,
     step,
     workflow,
 )
@@ -217,7 +218,7 @@ def test_a_plan_says_that_a_step_goes_on_from_what_it_saved_and_not_where_it_is_
     _, engine = failed_run()
 
     def said(**options: Any) -> list[str]:
-        plan = engine.plan_sync(flow_of(fails_behind_a_save, 1), workflow_id="run", options=RunOptions(**options))
+        plan = in_sync(engine).plan(flow_of(fails_behind_a_save, 1), workflow_id="run", options=RunOptions(**options))
         found = plan.step("work")
         assert found is not None
         return [reason.detail for reason in found.reasons]
@@ -243,7 +244,7 @@ def test_a_state_of_edited_code_stops_the_resume_until_somebody_says_what_to_do(
     with pytest.raises(StaleStepError, match="since it saved its state"):
         engine.resume_sync(flow_of(edited, 1), workflow_id="run")
     assert latest_of(store) == before
-    plan = engine.plan_sync(flow_of(edited, 1), workflow_id="run")
+    plan = in_sync(engine).plan(flow_of(edited, 1), workflow_id="run")
     assert "since it saved its state" in plan.stops
     reuse = RunOptions(on_code_change="reuse")
     assert engine.resume_sync(flow_of(edited, 1), workflow_id="run", options=reuse).output == 1001

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, current_step, parallel, step, workflow
+from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, current_step, in_sync, parallel, step, workflow
 from flowckpt.core.records import WaitKind
 from flowckpt.errors import StepDefinitionError, StepFailedError
 from flowckpt.testing import FakeClock
@@ -170,7 +170,7 @@ def test_the_plan_says_what_the_step_waits_for_and_an_edit_tries_at_once() -> No
     world = World()
     world.engine.run_sync(flow_of(step("a").python(fails, 1).retry(None, backoff=3600)), workflow_id="run")
     same = flow_of(step("a").python(fails, 1).retry(None, backoff=3600))
-    (planned,) = world.engine.plan_sync(same, workflow_id="run").steps
+    (planned,) = in_sync(world.engine).plan(same, workflow_id="run").steps
     assert planned.decision == "new" and "waits after OSError until" in str(planned.reasons[0])
     edited = flow_of(step("a").python(fails, 1).retry(None, backoff=3600).version("2"))
     assert world.engine.resume_sync(edited, workflow_id="run").output == 2

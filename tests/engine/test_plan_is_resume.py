@@ -25,7 +25,7 @@ from crashing import CrashingStore, SimulatedCrash
 from hypothesis import HealthCheck, Phase, event, example, given, settings
 from hypothesis import strategies as st
 
-from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
+from flowckpt import MemoryCheckpointStore, WorkflowEngine, in_sync, step, workflow
 from flowckpt.core.dsl import Workflow
 from flowckpt.engine.rules.plan import Decision, ResumePlan
 from flowckpt.engine.rules.reasons import OnStale
@@ -381,7 +381,7 @@ def compare(
 ) -> bool:
     """Plan and resume, and compare the two; return whether the resume continued."""
     random = world.workflow(parts)
-    plan = WorkflowEngine(store).plan_sync(random, workflow_id="run", options=options)
+    plan = in_sync(WorkflowEngine(store)).plan(random, workflow_id="run", options=options)
     before = snapshot(store)
     was_completed = asyncio.run(store.load_latest("run")).status == "completed"
     world.done.clear()

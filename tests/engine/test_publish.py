@@ -19,6 +19,7 @@ from flowckpt import (
     WorkflowEngine,
     continue_as,
     current_step,
+    in_sync,
     open_store,
     publish,
     step,
@@ -261,7 +262,7 @@ def test_published_values_and_arguments_of_a_generation_move_with_the_run(
         assert published(there) == here
         asyncio.run(copy_run(there, back, "one"))
         engine = WorkflowEngine(there)
-        engine.signal_sync("one", "more")
+        in_sync(engine).signal("one", "more")
         assert engine.resume_sync(editions, workflow_id="one").output == 3
         assert published(there) == here
     assert published(back) == here

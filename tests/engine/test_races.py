@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from outside import MortalStore, Saves
 
-from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, parallel, step, workflow
+from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, in_sync, parallel, step, workflow
 from flowckpt.errors import CheckpointStorageError, RunUndoneError, StepFailedError, StepStoppedError
 from flowckpt.events import RollbackCompleted
 from flowckpt.testing import FakeClock
@@ -75,13 +75,13 @@ def test_the_first_of_several_signals_or_a_time(winner: str | None, reopen: Call
     if winner is None:
         clock.advance(3600)
     else:
-        engine.signal_sync("run", winner, "data")
+        in_sync(engine).signal("run", winner, "data")
     suspended = engine.resume_sync(first_of_signals, workflow_id="run")
     assert [wait.name for wait in suspended.waits] == ["go"], "the other waits are withdrawn"
     engine = WorkflowEngine(reopen(), clock=clock)
     for late in ("yes", "no", "go"):
-        engine.signal_sync("run", late, "too late")
-    plan = engine.plan_sync(first_of_signals, workflow_id="run")
+        in_sync(engine).signal("run", late, "too late")
+    plan = in_sync(engine).plan(first_of_signals, workflow_id="run")
     assert plan.stale == 0 and [str(each.decision) for each in plan.steps].count("reuse") == 4
     expected = {
         "yes": ["data", "stopped", "stopped"],
@@ -176,14 +176,14 @@ def test_if_the_winner_no_longer_counts_the_race_is_run_again(reopen: Callable[[
 
     WorkflowEngine(reopen()).run_sync(flow_of("1", "1"), workflow_id="run")
     engine = WorkflowEngine(reopen())
-    same = engine.plan_sync(flow_of("1", "2"), workflow_id="run")
+    same = in_sync(engine).plan(flow_of("1", "2"), workflow_id="run")
     assert same.stale == 0, "what a loser would be now is nothing to the race"
     how = RunOptions(on_stale="rerun")
-    plan = engine.plan_sync(flow_of("2", "1"), workflow_id="run", options=how)
+    plan = in_sync(engine).plan(flow_of("2", "1"), workflow_id="run", options=how)
     assert {each.path: str(each.decision) for each in plan.steps}["parallel/[ask]"] == "rerun"
     engine.resume_sync(flow_of("2", "1"), workflow_id="run", options=how)
     assert calls == ["quick", "quick"]
-    engine.signal_sync("run", "go")
+    in_sync(engine).signal("run", "go")
     assert engine.resume_sync(flow_of("2", "1"), workflow_id="run").output == ["quick", "stopped"]
 
 
@@ -205,13 +205,13 @@ def trip() -> Generator[Any, Any, Any]:
 def test_what_a_stopped_child_did_is_undone_at_once_and_only_once(reopen: Callable[[], Any]) -> None:
     WorkflowEngine(reopen()).run_sync(trip, workflow_id="run")
     engine = WorkflowEngine(reopen())
-    engine.signal_sync("run", "confirm B", "ok")
+    in_sync(engine).signal("run", "confirm B", "ok")
     waiting = engine.resume_sync(trip, workflow_id="run")
     assert waiting.status == "suspended" and ended == ["hold A"], "while the run continues"
-    plan = WorkflowEngine(reopen()).plan_sync(trip, workflow_id="run")
+    plan = in_sync(WorkflowEngine(reopen())).plan(trip, workflow_id="run")
     assert plan.stale == 0 and {str(each.decision) for each in plan.steps} == {"reuse", "new"}
     engine = WorkflowEngine(reopen())
-    engine.signal_sync("run", "pay")
+    in_sync(engine).signal("run", "pay")
     result = engine.resume_sync(trip, workflow_id="run")
     assert str(result.error) == "['stopped', 'ok']" and not result.rollback_failures
     assert ended == ["hold A", "hold B"] and sorted(calls) == ["hold A", "hold B"]
@@ -223,9 +223,9 @@ def test_what_a_stopped_child_did_is_undone_at_once_and_only_once(reopen: Callab
 def test_a_rollback_to_a_checkpoint_after_a_race_keeps_what_it_undid(reopen: Callable[[], Any]) -> None:
     WorkflowEngine(reopen()).run_sync(trip, workflow_id="run")
     engine = WorkflowEngine(reopen())
-    engine.signal_sync("run", "confirm B", "ok")
+    in_sync(engine).signal("run", "confirm B", "ok")
     engine.resume_sync(trip, workflow_id="run")
-    engine.rollback_sync("run", "hotel")
+    in_sync(engine).rollback("run", "hotel")
     assert WorkflowEngine(reopen()).resume_sync(trip, workflow_id="run").status == "suspended"
     assert ended == ["hold A"] and sorted(calls) == ["hold A", "hold B"], "nothing is done or undone again"
 
@@ -279,14 +279,14 @@ def test_a_race_that_is_reused_by_its_inputs_keeps_what_it_undid(reopen: Callabl
 
     WorkflowEngine(reopen()).run_sync(flow_of("1"), workflow_id="run")
     engine = WorkflowEngine(reopen())
-    engine.signal_sync("run", "confirm B", "ok")
+    in_sync(engine).signal("run", "confirm B", "ok")
     engine.resume_sync(flow_of("1"), workflow_id="run")
     how = RunOptions(on_stale="rerun", reuse="inputs")
     for options in (how, RunOptions(reuse="inputs")):
         engine = WorkflowEngine(reopen())
         assert engine.resume_sync(flow_of("2"), workflow_id="run", options=options).status == "suspended"
     assert calls.count("first") == 2 and sorted(calls)[2:] == ["hold A", "hold B"] and ended == ["hold A"]
-    engine.signal_sync("run", "end")
+    in_sync(engine).signal("run", "end")
     assert WorkflowEngine(reopen()).resume_sync(flow_of("2"), workflow_id="run").output == ["stopped", "ok"]
     assert ended == ["hold A"]
 
@@ -400,7 +400,7 @@ def led(ledger: Ledger, program: Any, saves: Saves) -> tuple[Any, Any]:
             if asyncio.run(store.load_latest("run")) is None:
                 result = engine.run_sync(flow, workflow_id="run", options=how)
             else:
-                plan = WorkflowEngine(store, clock=clock).plan_sync(flow, workflow_id="run", options=how)
+                plan = in_sync(WorkflowEngine(store, clock=clock)).plan(flow, workflow_id="run", options=how)
                 planned = tuple(each.path for each in plan.steps if each.decision == "undo")
                 result = engine.resume_sync(flow, workflow_id="run", options=how)
         except SimulatedCrash:
@@ -413,7 +413,7 @@ def led(ledger: Ledger, program: Any, saves: Saves) -> tuple[Any, Any]:
         elif result.status == "suspended":
             for wait in result.waits:
                 if wait.kind == "signal":
-                    engine.signal_sync("run", wait.name)
+                    in_sync(engine).signal("run", wait.name)
         else:
             return result, asyncio.run(store.load_latest("run")).step_results
     raise AssertionError("the run does not come to its end")
@@ -477,7 +477,7 @@ def test_no_run_is_completed_whose_save_failed_in_a_loser_that_was_being_stopped
         statuses.append(result.status)
         for wait in result.waits:
             if wait.kind == "signal":
-                engine.signal_sync("run", wait.name)
+                in_sync(engine).signal("run", wait.name)
         result = engine.resume_sync(flow, workflow_id="run")
     assert result.is_saved and asyncio.run(store.load_latest("run")).status == "completed"
     assert ("failed" in statuses) == (at < 8)  # a run that continues has seven saves

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, parallel, step, workflow
+from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, in_sync, parallel, step, workflow
 from flowckpt.errors import StaleStepError, StepDefinitionError, StepFailedError, StepInDoubtError
 
 ran: list[str] = []
@@ -40,7 +40,7 @@ def one(made):
 
 
 def reasons(engine, program, path="copy", **options):
-    plan = engine.plan_sync(program, workflow_id="run", options=RunOptions(**options))
+    plan = in_sync(engine).plan(program, workflow_id="run", options=RunOptions(**options))
     return [str(reason) for reason in plan.step(path).reasons]
 
 
@@ -306,7 +306,7 @@ def test_an_at_most_once_step_that_cannot_open_its_files_was_never_started(files
     assert (ran, "in_doubt" in saved) == ([], False)
     Path("later.txt").write_text("later")
     fixed = step("copy").python(copy, "a.txt").at_most_once().reads("later.txt")
-    assert first.plan_sync(one(fixed), workflow_id="run").stopped_by == ""
+    assert in_sync(first).plan(one(fixed), workflow_id="run").stopped_by == ""
     assert first.resume_sync(one(fixed), workflow_id="run").output == "a"
     assert (ran, saved.count("in_doubt")) == (["b.txt"], 1)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, current_step, parallel, step, workflow
+from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, current_step, in_sync, parallel, step, workflow
 from flowckpt.core.dsl import Workflow
 from flowckpt.errors import FanOutFailedError, InputError, StepDefinitionError, StepFailedError
 from flowckpt.execution.interrupts import RunInterrupted
@@ -238,7 +238,7 @@ def test_a_fork_is_a_new_run_with_the_whole_budget() -> None:
     flow = flow_of(step("a").python(down, "a").retry(9))
     engine = WorkflowEngine(MemoryCheckpointStore())
     engine.run_sync(flow, workflow_id="run", options=RunOptions(retry_budget=2))
-    engine.fork_sync("run", new_id="fork", workflow=flow)
+    in_sync(engine).fork("run", new_id="fork", workflow=flow)
     calls.clear()
     engine.resume_sync(flow, workflow_id="fork")
     assert len(calls) == 3

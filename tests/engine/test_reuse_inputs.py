@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowckpt import RunOptions, WorkflowEngine, step, workflow
+from flowckpt import RunOptions, WorkflowEngine, in_sync, step, workflow
 from flowckpt.evidence import file_sha256
 
 INPUTS = RunOptions(reuse="inputs")
@@ -103,7 +103,7 @@ def test_a_resume_that_dies_on_its_way_loses_none_of_what_it_could_still_reuse(
         del store.save
     world["fails"] = ""
     ran.clear()
-    plan = WorkflowEngine(reopen()).plan_sync(flow, workflow_id="run", options=INPUTS)
+    plan = in_sync(WorkflowEngine(reopen())).plan(flow, workflow_id="run", options=INPUTS)
     decisions = {each.path: str(each.decision) for each in plan.steps}
     assert decisions == {"rows": "rerun", "doubled": "reuse", "slow": "reuse", "added": "new"}
     result = WorkflowEngine(reopen()).resume_sync(flow, workflow_id="run", options=INPUTS)

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from flowckpt import RunOptions, WorkflowEngine, step, workflow
+from flowckpt import RunOptions, WorkflowEngine, in_sync, step, workflow
 from flowckpt.core.identity import call
 from flowckpt.core.system.functions import PerFunction
 from flowckpt.errors import StepInDoubtError
@@ -143,7 +143,7 @@ def test_to_ask_for_a_step_again_settles_no_doubt_about_it(reopen: Callable[[], 
     dies(reopen())
     account.append(100)  # the effect came through before the process died
     engine = WorkflowEngine(reopen())
-    plan = engine.plan_sync(shop, workflow_id="run", options=RunOptions(from_step="pay"))
+    plan = in_sync(engine).plan(shop, workflow_id="run", options=RunOptions(from_step="pay"))
     assert "proves that it was done" in str(plan.step("pay").reasons[0])
     assert engine.resume_sync(shop, workflow_id="run", options=RunOptions(from_step="pay")).status == "completed"
     assert account == [100]
@@ -197,7 +197,7 @@ def test_what_cannot_be_compared_is_not_reused_behind_a_step_that_runs_again(reo
     world.update(rows=5, version="1", stops=True)
     WorkflowEngine(reopen()).run_sync(opaque, workflow_id="run")
     world.update(rows=10, version="2", stops=False)
-    plan = WorkflowEngine(reopen()).plan_sync(opaque, workflow_id="run", options=RunOptions(reuse="inputs"))
+    plan = in_sync(WorkflowEngine(reopen())).plan(opaque, workflow_id="run", options=RunOptions(reuse="inputs"))
     assert [str(each.decision) for each in plan.steps][:2] == ["rerun", "rerun"]
     result = WorkflowEngine(reopen()).resume_sync(opaque, workflow_id="run", options=RunOptions(reuse="inputs"))
     assert result.output == 20
@@ -235,8 +235,8 @@ def test_a_plan_that_stops_at_an_edited_step_that_was_done_says_that_it_would_no
     WorkflowEngine(reopen()).run_sync(shop, workflow_id="run")
     edited = PerFunction(lambda function: attrs.evolve(call._describe_function(function), fingerprint="2:edited"))
     monkeypatch.setattr(call, "_INFO", edited)
-    plan = WorkflowEngine(reopen()).plan_sync(shop, workflow_id="run", options=RunOptions(on_code_change="fail"))
+    plan = in_sync(WorkflowEngine(reopen())).plan(shop, workflow_id="run", options=RunOptions(on_code_change="fail"))
     paid = plan.step("pay")
-    again = WorkflowEngine(reopen()).plan_sync(shop, workflow_id="run", options=RunOptions(on_code_change="rerun"))
+    again = in_sync(WorkflowEngine(reopen())).plan(shop, workflow_id="run", options=RunOptions(on_code_change="rerun"))
     assert plan.stops
     assert (str(paid.decision), paid.is_stale) == ("reuse", True) == (str(again.step("pay").decision), True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowckpt import MemoryCheckpointStore, RunOptions, Secret, WorkflowEngine, parallel, step, workflow
+from flowckpt import MemoryCheckpointStore, RunOptions, Secret, WorkflowEngine, in_sync, parallel, step, workflow
 from flowckpt.errors import FinalError, NotUndoableError, RunFinalError, StaleStepError, StepDefinitionError
 
 undone: list[Any] = []
@@ -72,7 +72,7 @@ def test_it_gets_the_output_and_the_arguments_it_names() -> None:
 
 def test_so_does_that_of_restored_steps(reopen: Callable[[], Any]) -> None:
     WorkflowEngine(reopen()).run_sync(paying, workflow_id="run", then="waits")
-    WorkflowEngine(reopen()).cancel_sync("run", workflow=paying)
+    in_sync(WorkflowEngine(reopen())).cancel("run", workflow=paying)
     assert sorted(undone, key=str) == sorted(WHOLE, key=str)  # members of a map may end in any order
 
 
@@ -128,8 +128,8 @@ def test_a_result_that_was_reused_in_spite_of_an_edit_is_not_undone_with_the_new
     WorkflowEngine(reopen()).run_sync(edited(kind, amount), workflow_id="run")
     engine, later, said = WorkflowEngine(reopen()), edited(kind, then), "the code now passes another 'amount'"
     with pytest.raises(NotUndoableError, match=said):
-        engine.cancel_sync("run", workflow=later)
-    engine.signal_sync("run", "go")
+        in_sync(engine).cancel("run", workflow=later)
+    in_sync(engine).signal("run", "go")
     result = engine.resume_sync(later, workflow_id="run", options=RunOptions(on_stale="reuse", reuse=reuse))
     assert result.status == "failed" and undone == []
     assert result.steps.executed == 1, "the wait"
@@ -162,7 +162,7 @@ def with_children(factor: int, form: str) -> Any:
 @pytest.mark.parametrize(("form", "held"), [("map", [(4, 2), (2, 2)]), ("child", [(6, 2)])])
 def test_the_compensation_of_a_child_gets_the_default_of_an_input(form: str, held: Any, reopen: Any) -> None:
     WorkflowEngine(reopen()).run_sync(with_children(2, form), workflow_id="run")
-    WorkflowEngine(reopen()).cancel_sync("run", workflow=with_children(2, form))
+    in_sync(WorkflowEngine(reopen())).cancel("run", workflow=with_children(2, form))
     assert undone == held
 
 
@@ -171,15 +171,15 @@ def test_an_edited_default_of_a_child_is_a_changed_argument(form: str, path: str
     WorkflowEngine(reopen()).run_sync(with_children(2, form), workflow_id="run")
     later = with_children(5, form)
     with pytest.raises(NotUndoableError, match="the code now passes another 'factor'"):
-        WorkflowEngine(reopen()).cancel_sync("run", workflow=later)
-    WorkflowEngine(reopen()).signal_sync("run", "go")
+        in_sync(WorkflowEngine(reopen())).cancel("run", workflow=later)
+    in_sync(WorkflowEngine(reopen())).signal("run", "go")
     with pytest.raises(StaleStepError, match="factor: 2 → 5") as refused:  # what can be undone is not repeated unasked
         WorkflowEngine(reopen()).resume_sync(later, workflow_id="run")
     assert refused.value.path == path and undone == []
     resumed = WorkflowEngine(reopen()).resume_sync(later, workflow_id="run", options=RunOptions(on_stale="rerun"))
     clean = WorkflowEngine(MemoryCheckpointStore())
     clean.run_sync(later, workflow_id="clean")
-    clean.signal_sync("clean", "go")
+    in_sync(clean).signal("clean", "go")
     assert resumed.output == ends == clean.resume_sync(later, workflow_id="clean").output
 
 
@@ -194,7 +194,7 @@ def test_a_secret_in_an_argument_of_a_compensation_is_no_edit(reopen: Callable[[
         yield step("ask").wait("go")
 
     WorkflowEngine(reopen()).run_sync(calls_out, workflow_id="run", token="hunter2-hunter2")
-    WorkflowEngine(reopen()).cancel_sync("run", workflow=calls_out, token="hunter2-hunter2")
+    in_sync(WorkflowEngine(reopen())).cancel("run", workflow=calls_out, token="hunter2-hunter2")
     assert undone == ["https://x/?t=hunter2-hunter2"]
 
 
@@ -235,7 +235,7 @@ def test_a_final_failure_is_neither_retried_nor_resumed(what: Any, reopen: Calla
     for how in ({}, {"force": True}, {"on_stale": "rerun"}):
         with pytest.raises(RunFinalError, match="its failure is final: .*WithdrawnError: the order was withdrawn"):
             engine.resume_sync(what, workflow_id="run", options=RunOptions(**how))
-    plan = engine.plan_sync(what, workflow_id="run")
+    plan = in_sync(engine).plan(what, workflow_id="run")
     assert plan.is_final and "final" in plan.stops
     with pytest.raises(RunFinalError):
         engine.run_sync(what, workflow_id="run", if_exists="resume")
@@ -248,10 +248,10 @@ def test_only_from_runs_again(reopen: Callable[[], Any]) -> None:
     assert [each[0] for each in undone] == ["7 from ann"]
     engine = WorkflowEngine(reopen())
     how = RunOptions(from_step="ship")
-    assert not engine.plan_sync(ordering, workflow_id="run", options=how).is_final
+    assert not in_sync(engine).plan(ordering, workflow_id="run", options=how).is_final
     engine.resume_sync(ordering, workflow_id="run", options=how)
     assert len(calls) == 2
-    assert engine.fork_sync("run", new_id="new", workflow=ordering).workflow_id == "new"
+    assert in_sync(engine).fork("run", new_id="new", workflow=ordering).workflow_id == "new"
     engine.resume_sync(ordering, workflow_id="new")
     assert len(calls) == 3
 
@@ -267,5 +267,5 @@ def test_a_final_failure_that_is_handled_ends_nothing(reopen: Callable[[], Any])
 
     WorkflowEngine(reopen()).run_sync(handles, workflow_id="run")
     engine = WorkflowEngine(reopen())
-    engine.signal_sync("run", "go")
+    in_sync(engine).signal("run", "go")
     assert engine.resume_sync(handles, workflow_id="run").output == "done"

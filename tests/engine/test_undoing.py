@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from crashing import CrashingStore, SimulatedCrash
 
-from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, parallel, step, workflow
+from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, in_sync, parallel, step, workflow
 from flowckpt.errors import NotUndoableError, RunUndoneError, StaleStepError, StepDefinitionError, StepFailedError
 from flowckpt.events import RollbackCompleted, RollbackStarted
 
@@ -107,7 +107,7 @@ def test_a_completed_run_undoes_nothing() -> None:
 def test_a_resume_runs_again_what_was_undone_and_what_came_after_it() -> None:
     engine = WorkflowEngine(MemoryCheckpointStore())
     engine.run_sync(saga, workflow_id="run")
-    plan = engine.plan_sync(saga, workflow_id="run")
+    plan = in_sync(engine).plan(saga, workflow_id="run")
     assert [(each.path, str(each.decision)) for each in plan.steps] == [
         ("one", "rerun"), ("plain", "rerun"), ("two", "rerun"), ("end", "rerun")
     ]  # fmt: skip
@@ -289,7 +289,7 @@ def test_a_plan_names_a_step_whose_result_an_interrupted_resume_set_aside() -> N
     with pytest.raises(SimulatedCrash):
         WorkflowEngine(CrashingStore(store, 1, is_after=True)).resume_sync(booking, workflow_id="run")
     store.runs.owned.clear()
-    plan = WorkflowEngine(store).plan_sync(booking, workflow_id="run")
+    plan = in_sync(WorkflowEngine(store)).plan(booking, workflow_id="run")
     booked = plan.step("book")
     assert booked is not None and booked.may_stop
     result = WorkflowEngine(store).resume_sync(booking, workflow_id="run")

@@ -18,6 +18,7 @@ from flowckpt import (
     MemoryCheckpointStore,
     RunOptions,
     WorkflowEngine,
+    in_sync,
     parallel,
     step,
     workflow,
@@ -263,11 +264,11 @@ def orders() -> Generator[Any, Any, list[Any]]:
 
 def test_a_signal_continues_the_run_and_its_data_come_out_as_the_type_says(world):
     assert world.run(orders).waits[0].name == "order"
-    sent = world.engine.signal_sync("run", "order", {"number": 7}, by="ann")
+    sent = in_sync(world.engine).signal("run", "order", {"number": 7}, by="ann")
     assert (sent.is_new, sent.is_awaited, sent.pending_before, sent.owner) == (True, True, 0, "")
     assert world.resume(orders).waits[0].path == "second"
     assert did == [7]
-    world.engine.signal_sync("run", "order", [1, "two"])
+    in_sync(world.engine).signal("run", "order", [1, "two"])
     result = world.resume(orders)
     assert result.output == [(7, False), [1, "two"]]
     assert world.pending() == []
@@ -276,7 +277,7 @@ def test_a_signal_continues_the_run_and_its_data_come_out_as_the_type_says(world
 def test_a_signal_that_comes_early_is_kept_and_a_second_one_waits_for_the_next_wait(world):
     world.run(naps)
     for number in (1, 2):
-        sent = world.engine.signal_sync("run", "order", {"number": number})
+        sent = in_sync(world.engine).signal("run", "order", {"number": number})
         assert (sent.is_awaited, sent.pending_before) == (False, number - 1)
     assert world.pending() == ["order", "order"]
 
@@ -284,7 +285,7 @@ def test_a_signal_that_comes_early_is_kept_and_a_second_one_waits_for_the_next_w
 def test_signals_are_taken_in_the_order_in_which_they_were_sent(world):
     world.run(orders)
     for number in range(3):
-        world.engine.signal_sync("run", "order", {"number": number})
+        in_sync(world.engine).signal("run", "order", {"number": number})
         world.clock.advance(1)
     assert world.resume(orders).output == [(0, False), {"number": 1}]
     assert world.pending() == ["order"]
@@ -292,8 +293,8 @@ def test_signals_are_taken_in_the_order_in_which_they_were_sent(world):
 
 def test_a_signal_of_another_name_ends_nothing(world):
     world.run(orders)
-    world.engine.signal_sync("run", "orders")
-    world.engine.signal_sync("run", "Order")
+    in_sync(world.engine).signal("run", "orders")
+    in_sync(world.engine).signal("run", "Order")
     saved = world.sequences()
     assert world.resume(orders).status == Status.SUSPENDED
     assert world.sequences() == saved
@@ -301,25 +302,25 @@ def test_a_signal_of_another_name_ends_nothing(world):
 
 def test_a_signal_sent_again_under_its_id_is_there_once_also_after_it_was_taken(world):
     world.run(orders)
-    assert world.engine.signal_sync("run", "order", {"number": 1}, signal_id="monday").is_new
-    assert not world.engine.signal_sync("run", "order", {"number": 2}, signal_id="monday").is_new
+    assert in_sync(world.engine).signal("run", "order", {"number": 1}, signal_id="monday").is_new
+    assert not in_sync(world.engine).signal("run", "order", {"number": 2}, signal_id="monday").is_new
     assert world.resume(orders).waits[0].path == "second"
-    world.engine.signal_sync("run", "order", {"number": 2}, signal_id="monday")
+    in_sync(world.engine).signal("run", "order", {"number": 2}, signal_id="monday")
     assert world.resume(orders).waits[0].path == "second"
-    world.engine.signal_sync("run", "order", 5, signal_id="tuesday")
+    in_sync(world.engine).signal("run", "order", 5, signal_id="tuesday")
     assert world.resume(orders).output == [(1, False), 5]
 
 
 def test_a_signal_to_a_run_that_is_complete_is_refused_and_to_none_too(world):
     world.run(naps, stay=10_000)
     with pytest.raises(SignalRefusedError, match="the run is complete") as refused:
-        world.engine.signal_sync("run", "order")
+        in_sync(world.engine).signal("run", "order")
     assert (refused.value.workflow_id, refused.value.name) == ("run", "order")
     assert world.pending() == []
     with pytest.raises(CheckpointNotFoundError):
-        world.engine.signal_sync("nope", "order")
+        in_sync(world.engine).signal("nope", "order")
     with pytest.raises(InputError, match="blank"):
-        world.engine.signal_sync("run", " ")
+        in_sync(world.engine).signal("run", " ")
 
 
 @workflow
@@ -332,9 +333,9 @@ def two_orders() -> Generator[Any, Any, list[int]]:
 def test_a_signal_that_does_not_fit_its_type_is_set_aside_and_the_step_waits_for_another(world, caplog):
     world.run(two_orders)
     with pytest.raises(SignalRefusedError, match="number is 'seven'"):  # the run waits for it, so the type is known
-        world.engine.signal_sync("run", "order", {"number": "seven"})
-    world.engine.signal_sync("run", "order", Order(7))
-    world.engine.signal_sync("run", "order", {"number": "seven"}, by="ann", signal_id="wrong")  # for a later wait
+        in_sync(world.engine).signal("run", "order", {"number": "seven"})
+    in_sync(world.engine).signal("run", "order", Order(7))
+    in_sync(world.engine).signal("run", "order", {"number": "seven"}, by="ann", signal_id="wrong")  # for a later wait
     assert world.resume(two_orders).status == Status.SUSPENDED
     (event,) = [each for each in world.events if isinstance(each, SignalSetAside)]
     assert (event.path, event.name, event.by, event.signal_id) == (
@@ -344,7 +345,7 @@ def test_a_signal_that_does_not_fit_its_type_is_set_aside_and_the_step_waits_for
         "wrong",
     )
     assert caplog.text.count("is set aside") == 1 and "ann" in caplog.text  # no resume looks at it again
-    world.engine.signal_sync("run", "order", Order(8, paid=True))
+    in_sync(world.engine).signal("run", "order", Order(8, paid=True))
     assert world.resume(two_orders).output == [7, 8]
 
 
@@ -375,12 +376,12 @@ def test_data_of_json_s_own_types_are_taken_at_their_word(world, kind, data, cap
     world.engine.run_sync(typed, workflow_id="other")
     if kind is not Order:  # what only the program knows is seen when it is taken
         with pytest.raises(SignalRefusedError, match="'w' waits for it, and its data"):
-            world.engine.signal_sync("other", "x", data)
+            in_sync(world.engine).signal("other", "x", data)
         assert asyncio.run(world.reopen().signals("other")) == []
     KIND.append(kind)
     world.run(early)
-    world.engine.signal_sync("run", "x", data, by="ann")
-    world.engine.signal_sync("run", "go")
+    in_sync(world.engine).signal("run", "x", data, by="ann")
+    in_sync(world.engine).signal("run", "go")
     assert world.resume(early).status == Status.SUSPENDED
     assert "ann" in caplog.text
 
@@ -418,7 +419,7 @@ def test_data_that_fit_their_type_come_out_as_it_says(world, kind, data, value):
         found.append((yield from step("w").wait("x", type=kind)))
 
     world.run(typed)
-    world.engine.signal_sync("run", "x", data)
+    in_sync(world.engine).signal("run", "x", data)
     assert world.resume(typed).status == Status.COMPLETED
     assert (found, type(found[0])) == ([value], type(value))
 
@@ -434,7 +435,7 @@ def test_a_type_that_was_edited_is_asked_of_the_next_message(world):
 
     world.run(typed)
     world.resume(edited)
-    world.engine.signal_sync("run", "x", "no")
+    in_sync(world.engine).signal("run", "x", "no")
     assert world.resume(edited).output == "no"
 
 
@@ -444,17 +445,17 @@ def test_a_message_for_a_later_wait_is_not_held_to_the_type_of_the_one_before(wo
         return [(yield step("a").wait("x", type=int)), (yield step("b").wait("x", type=str))]
 
     world.run(two)
-    world.engine.signal_sync("run", "x", 1)
-    world.engine.signal_sync("run", "x", "text")
+    in_sync(world.engine).signal("run", "x", 1)
+    in_sync(world.engine).signal("run", "x", "text")
     assert world.resume(two).output == [1, "text"]
 
 
 def test_an_answered_wait_is_asked_again_after_going_back_behind_it(world):
     world.run(orders)
-    world.engine.signal_sync("run", "order", {"number": 1})
+    in_sync(world.engine).signal("run", "order", {"number": 1})
     assert world.resume(orders).waits[0].path == "second"
     assert world.resume(orders, from_step="first").waits[0].path == "first"
-    world.engine.signal_sync("run", "order", {"number": 2})
+    in_sync(world.engine).signal("run", "order", {"number": 2})
     world.resume(orders)
     assert did == [1, 2]
 
@@ -462,7 +463,7 @@ def test_an_answered_wait_is_asked_again_after_going_back_behind_it(world):
 def test_a_run_that_is_rolled_back_waits_for_what_it_waited_for_then(world):
     world.run(orders)
     first = world.latest().sequence
-    world.engine.signal_sync("run", "order", {"number": 1})
+    in_sync(world.engine).signal("run", "order", {"number": 1})
     world.resume(orders)
     asyncio.run(world.engine.rollback("run", str(first)))
     assert world.resume(orders).waits[0].path == "first"
@@ -472,7 +473,7 @@ def test_a_fork_waits_for_itself(world):
     world.run(naps)
     world.clock.advance(3600)
     engine = world.engine
-    engine.fork_sync("run", new_id="other")
+    in_sync(engine).fork("run", new_id="other")
     result = engine.resume_sync(naps, workflow_id="other")
     assert result.due_at == START + 3 * HOUR
     assert world.resume(naps).due_at == START + 2 * HOUR
@@ -509,7 +510,7 @@ def test_a_store_that_delivers_no_signals_says_so_where_one_is_waited_for():
     assert isinstance(result.error, SettingError)
     assert engine.run_sync(naps, workflow_id="naps").status == Status.SUSPENDED
     with pytest.raises(SettingError):
-        engine.signal_sync("naps", "go")
+        in_sync(engine).signal("naps", "go")
 
 
 def test_a_damaged_message_refuses_the_resume_and_loses_nothing(tmp_path):
@@ -517,7 +518,7 @@ def test_a_damaged_message_refuses_the_resume_and_loses_nothing(tmp_path):
     engine = WorkflowEngine(store, clock=FakeClock(START))
     engine.run_sync(resigned, workflow_id="run")
     for number in (1, 2):
-        engine.signal_sync("run", "go", {"number": number}, signal_id=f"{number}")
+        in_sync(engine).signal("run", "go", {"number": number}, signal_id=f"{number}")
     files = sorted((tmp_path / "runs" / "run" / "signals").iterdir())
     content = files[0].read_bytes()
     files[0].write_bytes(content[:-5])
@@ -550,7 +551,7 @@ def resigned() -> Generator[Any, Any, Order | None]:
 def test_a_wait_whose_time_is_over_has_an_outcome_of_its_own_and_keeps_it(world, what, late):
     assert world.run(what).due_at == START + HOUR
     world.clock.advance(3601)
-    world.engine.signal_sync("run", "go", {"number": 1})  # too late: an uninterrupted run would have continued
+    in_sync(world.engine).signal("run", "go", {"number": 1})  # too late: an uninterrupted run would have continued
     result = world.resume(what)
     assert (result.status, result.output) == (Status.COMPLETED, late)
     assert world.resume(what).output == late
@@ -561,7 +562,7 @@ def test_a_wait_whose_time_is_over_has_an_outcome_of_its_own_and_keeps_it(world,
 def test_a_signal_that_was_sent_in_time_counts_however_late_the_run_is_resumed(world, what, in_time):
     world.run(what)
     world.clock.advance(3599)
-    world.engine.signal_sync("run", "go", {"number": 1})
+    in_sync(world.engine).signal("run", "go", {"number": 1})
     world.clock.advance(10_000)
     assert world.resume(what).output == in_time
     assert world.resume(what).output == in_time
@@ -607,7 +608,7 @@ def test_an_approval_records_who_when_why_and_what(world, report):
     wait = world.run(release).waits[0]
     assert (wait.kind, wait.name) == (WaitKind.APPROVAL, "review")
     world.clock.advance(60)
-    sent = world.engine.approve_sync("run", "review", by="ann", comment="fine")
+    sent = in_sync(world.engine).approve("run", "review", by="ann", comment="fine")
     assert (sent.kind, sent.path, sent.is_awaited) == (WaitKind.APPROVAL, "review", True)
     result = world.resume(release)
     approval = result.output
@@ -628,20 +629,20 @@ def test_bytes_that_changed_before_the_approval_cannot_be_approved_and_are_asked
     first = world.run(release).waits[0]
     report.write_text("other")
     with pytest.raises(ApprovalStaleError, match="has changed since") as refused:
-        world.engine.approve_sync("run", "review")
+        in_sync(world.engine).approve("run", "review")
     assert "sha256" in refused.value.reasons[0]
     assert world.pending() == []
     second = world.resume(release).waits[0]
     assert second.request != first.request
     assert second.claims != first.claims
     assert "sha256" in second.voided
-    world.engine.approve_sync("run", "review", by="ann")
+    in_sync(world.engine).approve("run", "review", by="ann")
     assert world.resume(release).status == Status.COMPLETED
 
 
 def test_an_approval_is_void_if_the_bytes_change_before_it_is_used(world, report):
     world.run(release)
-    world.engine.approve_sync("run", "review", by="ann")
+    in_sync(world.engine).approve("run", "review", by="ann")
     report.write_text("other")
     result = world.resume(release)
     assert result.status == Status.SUSPENDED
@@ -651,13 +652,13 @@ def test_an_approval_is_void_if_the_bytes_change_before_it_is_used(world, report
     assert did == ["build"]
     report.write_text("first")  # as it was when it was approved: the approval is void all the same
     assert world.resume(release).status == Status.SUSPENDED
-    world.engine.approve_sync("run", "review", by="bob")
+    in_sync(world.engine).approve("run", "review", by="bob")
     assert world.resume(release).output.by == "bob"
 
 
 def test_what_was_approved_is_checked_again_by_every_later_resume(world, report):
     world.run(release)
-    world.engine.approve_sync("run", "review", by="ann")
+    in_sync(world.engine).approve("run", "review", by="ann")
     world.resume(release)
     report.write_text("other")
     result = world.resume(release)
@@ -693,7 +694,7 @@ def overwriting(text: str) -> Any:
 def test_bytes_that_change_while_the_run_goes_on_stop_it_before_the_next_step_and_are_asked_for_anew(world, report):
     PLAN[:] = [("slow", overwriting("other")), ("use", do)]
     world.run(slowly_released)
-    world.engine.approve_sync("run", "review", by="ann")
+    in_sync(world.engine).approve("run", "review", by="ann")
     result = world.resume(slowly_released)
     assert (result.status, did) == (Status.SUSPENDED, ["slow"])
     [voided] = world.told(ApprovalVoided)
@@ -702,7 +703,7 @@ def test_bytes_that_change_while_the_run_goes_on_stop_it_before_the_next_step_an
     assert "sha256" in wait.voided
     PLAN[:] = [("slow", do), ("use", do)]
     assert world.resume(slowly_released).waits == (wait,)  # a resume finds nothing new
-    world.engine.approve_sync("run", "review", by="bob")  # what is there now
+    in_sync(world.engine).approve("run", "review", by="bob")  # what is there now
     assert world.resume(slowly_released, on_code_change="rerun").output.by == "bob"
     assert did == ["slow", "slow", "use"]
 
@@ -710,12 +711,12 @@ def test_bytes_that_change_while_the_run_goes_on_stop_it_before_the_next_step_an
 def test_an_approval_that_was_void_once_stays_void_when_the_bytes_come_back(world, report):
     PLAN[:] = [("slow", overwriting("other")), ("use", do)]
     world.run(slowly_released)
-    world.engine.approve_sync("run", "review", by="ann")
+    in_sync(world.engine).approve("run", "review", by="ann")
     world.resume(slowly_released)
     report.write_text("first")
     PLAN[:] = [("slow", do), ("use", do)]
     assert [each.path for each in world.resume(slowly_released).waits] == ["review"]
-    world.engine.approve_sync("run", "review", by="bob")
+    in_sync(world.engine).approve("run", "review", by="bob")
     assert world.resume(slowly_released).output.by == "bob"
 
 
@@ -728,7 +729,7 @@ def test_what_was_approved_holds_for_a_run_that_was_resumed_behind_it_too(world,
         yield step("use").python(do, "use")
 
     world.run(napping)
-    world.engine.approve_sync("run", "review", by="ann")
+    in_sync(world.engine).approve("run", "review", by="ann")
     world.resume(napping)
     world.clock.advance(7200)
     result = world.resume(napping)
@@ -742,10 +743,10 @@ def test_bytes_that_are_gone_while_the_run_goes_on_cannot_be_approved_and_fail_t
 
     PLAN[:] = [("slow", unlink), ("use", do)]
     world.run(slowly_released)
-    world.engine.approve_sync("run", "review", by="ann")
+    in_sync(world.engine).approve("run", "review", by="ann")
     assert world.resume(slowly_released).status == Status.SUSPENDED
     with pytest.raises(ApprovalStaleError):
-        world.engine.approve_sync("run", "review", by="bob")
+        in_sync(world.engine).approve("run", "review", by="bob")
     assert world.resume(slowly_released).error.failed_with(EvidenceNotVerifiedError)
 
 
@@ -754,7 +755,7 @@ def test_an_untouched_file_is_read_once_more_and_then_only_looked_at(world, repo
     later = EvidenceVerifier(report.parent, allow_absolute=True, clock=FakeClock(START + 100_000 * HOUR))
     engine = WorkflowEngine(world.reopen(), verifier=later)
     engine.run_sync(slowly_released, workflow_id="run")
-    engine.approve_sync("run", "review", by="ann")
+    in_sync(engine).approve("run", "review", by="ann")
     read: list[str] = []
     digest = file_checks.digest_file
 
@@ -778,14 +779,14 @@ def test_a_claim_that_is_transient_must_hold_when_the_answer_is_taken_and_not_af
         yield step("send").python(do, "send")
 
     world.run(signing)
-    world.engine.approve_sync("run", "review")
+    in_sync(world.engine).approve("run", "review")
     assert world.resume(signing).status == Status.COMPLETED
 
 
 def test_who_says_that_stale_results_are_reused_goes_on_with_what_was_approved(world, report):
     PLAN[:] = [("slow", overwriting("other")), ("use", do)]
     world.run(slowly_released)
-    world.engine.approve_sync("run", "review")
+    in_sync(world.engine).approve("run", "review")
     world.resume(slowly_released)
     assert world.resume(slowly_released, on_stale="reuse").status == Status.COMPLETED
     assert did == ["slow", "use"]
@@ -809,8 +810,8 @@ def test_an_approval_in_a_member_or_a_child_binds_what_comes_behind_it_and_nothi
         yield step("after").python(do, "after")
 
     world.run(both)
-    world.engine.approve_sync("run", "parallel/[child]/review")
-    world.engine.signal_sync("run", "go")
+    in_sync(world.engine).approve("run", "parallel/[child]/review")
+    in_sync(world.engine).signal("run", "go")
     result = world.resume(both)
     assert (result.status, sorted(did)) == (Status.SUSPENDED, ["free", "slow"])
     assert [each.path for each in result.waits] == ["parallel/[child]/review"]
@@ -828,7 +829,7 @@ def test_an_approval_in_a_child_binds_the_steps_behind_the_child(world, report):
         yield step("items").map(do, ["use"])
 
     world.run(parent)
-    world.engine.approve_sync("run", "child/review")
+    in_sync(world.engine).approve("run", "child/review")
     result = world.resume(parent)
     assert (result.status, did) == (Status.SUSPENDED, ["slow"])
     assert [each.path for each in result.waits] == ["child/review"]
@@ -837,7 +838,7 @@ def test_an_approval_in_a_child_binds_the_steps_behind_the_child(world, report):
 def test_a_process_that_may_stay_ends_where_an_approval_is_void_because_only_a_resume_can_go_back(world, report):
     PLAN[:] = [("slow", overwriting("other")), ("use", do)]
     world.run(slowly_released)
-    world.engine.approve_sync("run", "review")
+    in_sync(world.engine).approve("run", "review")
     assert world.resume(slowly_released, stay=float("inf")).status == Status.SUSPENDED
 
 
@@ -851,7 +852,7 @@ def test_an_approval_is_what_a_workflow_and_a_child_may_return_unannotated(world
         return [(yield step("child").workflow(asking))]
 
     world.run(parent)
-    world.engine.approve_sync("run", "child/review", by="ann", comment="fine")
+    in_sync(world.engine).approve("run", "child/review", by="ann", comment="fine")
     [approval] = world.resume(parent).output
     assert (type(approval), approval.by, approval.decided_at) == (Approval, "ann", START)
     assert world.resume(parent).output == [approval]
@@ -869,27 +870,27 @@ def lenient_review() -> Generator[Any, Any, Approval]:
 
 def test_a_rejection_fails_the_step_and_a_resume_asks_again(world):
     world.run(strict_review)
-    world.engine.reject_sync("run", "the release", by="ann", comment="too early")
+    in_sync(world.engine).reject("run", "the release", by="ann", comment="too early")
     result = world.resume(strict_review)
     assert (result.status, result.error.failed_with(ApprovalRejectedError)) == (Status.FAILED, True)
     assert "'review' was rejected by ann: too early" in str(result.error)
     assert world.resume(strict_review).status == Status.SUSPENDED
-    world.engine.approve_sync("run", "review", by="bob")  # by its path
+    in_sync(world.engine).approve("run", "review", by="bob")  # by its path
     assert world.resume(strict_review).output.by == "bob"
 
 
 def test_a_rejection_is_returned_where_the_step_says_so(world):
     world.run(lenient_review)
-    world.engine.reject_sync("run", "review", by="ann", comment="no")
+    in_sync(world.engine).reject("run", "review", by="ann", comment="no")
     found = world.resume(lenient_review).output
     assert (found.approved, found.by, found.comment) == (False, "ann", "no")
 
 
 def test_an_approval_is_answered_once(world):
     world.run(strict_review)
-    world.engine.reject_sync("run", "the release", by="ann")
+    in_sync(world.engine).reject("run", "the release", by="ann")
     with pytest.raises(SignalRefusedError, match="already rejected by ann at 2026-01-01 00:00:00 UTC"):
-        world.engine.approve_sync("run", "the release", by="bob")
+        in_sync(world.engine).approve("run", "the release", by="bob")
 
 
 def test_of_two_answers_at_the_same_time_one_is_refused(world):
@@ -905,11 +906,11 @@ def test_of_two_answers_at_the_same_time_one_is_refused(world):
 
     slow.send_signal = overtaken
     with pytest.raises(SignalRefusedError, match="already rejected by ann"):
-        WorkflowEngine(slow, clock=world.clock).approve_sync("run", "the release", by="bob")
+        in_sync(WorkflowEngine(slow, clock=world.clock)).approve("run", "the release", by="bob")
     assert [each.by for each in asyncio.run(world.reopen().signals("run"))] == ["ann"]
 
 
-@pytest.mark.parametrize("answer", ["approve_sync", "reject_sync"])
+@pytest.mark.parametrize("answer", ["approve", "reject"])
 def test_an_answer_after_the_deadline_is_refused(world, answer):
     @workflow
     def soon() -> Generator[Any, Any, Any]:
@@ -918,7 +919,7 @@ def test_an_answer_after_the_deadline_is_refused(world, answer):
     world.run(soon)
     world.clock.advance(3600)
     with pytest.raises(SignalRefusedError, match="its deadline was at 2026-01-01 01:00:00 UTC"):
-        getattr(world.engine, answer)("run", "the release", by="bob")
+        getattr(in_sync(world.engine), answer)("run", "the release", by="bob")
     assert world.pending() == []
 
 
@@ -930,30 +931,30 @@ def test_a_signal_after_the_deadline_is_kept_for_a_later_wait_and_says_so(world)
 
     world.run(twice)
     world.clock.advance(3600)
-    assert not world.engine.signal_sync("run", "go", "late").is_awaited
+    assert not in_sync(world.engine).signal("run", "go", "late").is_awaited
     assert world.resume(twice).output == ["too late", "late"]
 
 
 def test_what_is_not_asked_for_cannot_be_approved(world):
     world.run(naps)
     with pytest.raises(SignalRefusedError, match="is not waiting for this approval"):
-        world.engine.approve_sync("run", "review")
-    world.engine.signal_sync("run", "review")  # a signal of the same name is not an answer
+        in_sync(world.engine).approve("run", "review")
+    in_sync(world.engine).signal("run", "review")  # a signal of the same name is not an answer
     world.clock.advance(7200)
     world.resume(naps)
     with pytest.raises(SignalRefusedError, match="complete"):
-        world.engine.approve_sync("run", "review")
+        in_sync(world.engine).approve("run", "review")
 
 
 def test_a_signal_is_no_approval(world):
     world.run(strict_review)
-    world.engine.signal_sync("run", "the release", {"approved": True})
+    in_sync(world.engine).signal("run", "the release", {"approved": True})
     assert world.resume(strict_review).status == Status.SUSPENDED
 
 
 def test_an_approval_of_other_claims_is_asked_for_anew(world, report):
     world.run(release)
-    world.engine.approve_sync("run", "review", by="ann")
+    in_sync(world.engine).approve("run", "review", by="ann")
 
     @workflow("release")
     def edited() -> Generator[Any, Any, Approval]:
@@ -963,7 +964,7 @@ def test_an_approval_of_other_claims_is_asked_for_anew(world, report):
     result = world.resume(edited)
     assert result.status == Status.SUSPENDED
     assert len(result.waits[0].claims["evidence"]) == 2
-    world.engine.approve_sync("run", "review", by="bob")
+    in_sync(world.engine).approve("run", "review", by="bob")
     assert len(world.resume(edited).output.digests) == 2
 
 
@@ -1003,7 +1004,7 @@ def test_a_pretended_time_hardly_passes_while_a_member_is_saved_beside_one_that_
         )
 
     world.run(beside)
-    world.engine.signal_sync("run", "go", "yes")
+    in_sync(world.engine).signal("run", "go", "yes")
     before = world.clock.now()
     world.resume(beside)
     assert (world.clock.now() - before).total_seconds() < 60
@@ -1021,7 +1022,7 @@ def test_members_that_wait_let_the_others_run_to_their_end_first(world):
     result = world.run(beside)
     assert {wait.path for wait in result.waits} == {"parallel/[nap]", "parallel/[go]"}
     assert sorted(did) == list(range(40))
-    world.engine.signal_sync("run", "go", "yes")
+    in_sync(world.engine).signal("run", "go", "yes")
     assert [wait.path for wait in world.resume(beside).waits] == ["parallel/[nap]"]
     world.clock.advance(3600)
     result = world.resume(beside)
@@ -1031,7 +1032,7 @@ def test_members_that_wait_let_the_others_run_to_their_end_first(world):
 
 def test_a_member_goes_on_as_soon_as_its_own_signal_is_there(world):
     assert len(world.run(mapped).waits) == 3
-    world.engine.signal_sync("run", "go-1", "b")
+    in_sync(world.engine).signal("run", "go-1", "b")
     result = world.resume(mapped)
     assert {wait.path for wait in result.waits} == {"items/[0]/go", "items/[2]/go"}
     assert did[3:] == ["end 1"]
@@ -1039,7 +1040,7 @@ def test_a_member_goes_on_as_soon_as_its_own_signal_is_there(world):
     assert world.resume(mapped).status == Status.SUSPENDED
     assert world.sequences() == saved
     for item in (0, 2):
-        world.engine.signal_sync("run", f"go-{item}", item)
+        in_sync(world.engine).signal("run", f"go-{item}", item)
     result = world.resume(mapped)
     assert result.output == [["begin 0", 0, "end 0"], ["begin 1", "b", "end 1"], ["begin 2", 2, "end 2"]]
     assert sorted(did) == sorted(f"{word} {item}" for word in ("begin", "end") for item in range(3))
@@ -1057,9 +1058,9 @@ def test_an_approval_in_each_member_is_answered_by_its_path(world):
 
     world.run(all_of_them)
     with pytest.raises(SignalRefusedError, match=r"2 of this name: 'items/\[.\]/review', 'items/\[.\]/review'"):
-        world.engine.approve_sync("run", "review")
-    world.engine.approve_sync("run", "items/[1]/review", by="ann")
-    world.engine.approve_sync("run", "items/[0]/review", by="bob")
+        in_sync(world.engine).approve("run", "review")
+    in_sync(world.engine).approve("run", "items/[1]/review", by="ann")
+    in_sync(world.engine).approve("run", "items/[0]/review", by="bob")
     assert world.resume(all_of_them).output == ["bob", "ann"]
 
 
@@ -1118,7 +1119,7 @@ def test_failures_that_are_tolerated_stand_beside_what_was_waited_for(world):
     world.run(tolerant)
     world.clock.advance(3600)
     assert [wait.name for wait in world.resume(tolerant).waits] == ["other"]
-    world.engine.signal_sync("run", "other", 1)
+    in_sync(world.engine).signal("run", "other", 1)
     assert world.resume(tolerant).output == ["StepFailedError", "int"]
 
 
@@ -1163,7 +1164,7 @@ def test_the_bytes_of_many_waits_grow_with_their_number_and_not_faster(tmp_path)
 
         sizes[count] = size()
         for item in range(1, 9):
-            engine.signal_sync("run", f"go-{item}", "yes")
+            in_sync(engine).signal("run", f"go-{item}", "yes")
         result = engine.resume_sync(very_many, workflow_id="run")
         assert len(result.waits) == count - 8
         ends[count] = size() - sizes[count]
@@ -1177,7 +1178,7 @@ def test_the_bytes_of_many_waits_grow_with_their_number_and_not_faster(tmp_path)
 
 def test_a_plan_says_what_the_run_waits_for_since_when(world):
     world.run(orders)
-    plan = world.engine.plan_sync(orders, workflow_id="run")
+    plan = in_sync(world.engine).plan(orders, workflow_id="run")
     [first] = plan.steps
     assert (first.path, first.decision) == ("first", "new")
     assert first.reasons[0].detail == "it waits for the signal 'order' since 2026-01-01 00:00:00 UTC"
@@ -1185,13 +1186,13 @@ def test_a_plan_says_what_the_run_waits_for_since_when(world):
 
 
 def planned(world: Any, what: Any, path: str) -> list[str]:
-    plan = world.engine.plan_sync(what, workflow_id="run")
+    plan = in_sync(world.engine).plan(what, workflow_id="run")
     return [reason.detail for reason in plan.step(path).reasons]
 
 
 def test_a_plan_says_what_was_sent_for_a_wait(world):
     world.run(orders)
-    world.engine.signal_sync("run", "order", {"number": 7}, by="ann")
+    in_sync(world.engine).signal("run", "order", {"number": 7}, by="ann")
     [said] = planned(world, orders, "first")
     assert said.endswith("; it was sent by ann at 2026-01-01 00:00:00 UTC: the resume takes it")
 
@@ -1202,14 +1203,14 @@ def test_a_plan_gives_each_message_to_one_wait(world):
         yield parallel(step("a").wait("go"), step("b").wait("go"))
 
     world.run(both)
-    world.engine.signal_sync("run", "go")
+    in_sync(world.engine).signal("run", "go")
     said = [planned(world, both, f"parallel/[{name}]")[0] for name in "ab"]
     assert ["takes it" in each for each in said] == [True, False]
 
 
 def test_a_plan_says_how_an_approval_was_answered_and_whether_it_is_asked_anew(world, report):
     world.run(release)
-    world.engine.approve_sync("run", "review", by="ann")
+    in_sync(world.engine).approve("run", "review", by="ann")
     [said] = planned(world, release, "review")
     assert said.endswith("; it was approved by ann at 2026-01-01 00:00:00 UTC: the resume takes it")
     report.write_text("other")
@@ -1227,12 +1228,12 @@ def test_a_plan_says_that_a_question_is_void_although_nobody_has_answered(world,
 def test_a_plan_says_of_an_approval_that_was_void_while_the_run_went_on_that_it_is_asked_and_answered(world, report):
     PLAN[:] = [("slow", overwriting("other")), ("use", do)]
     world.run(slowly_released)
-    world.engine.approve_sync("run", "review")
+    in_sync(world.engine).approve("run", "review")
     world.resume(slowly_released)
     void, said = planned(world, slowly_released, "review")
     assert void.startswith("it is void: ")
     assert said.startswith("it waits for the approval 'review' since")
-    world.engine.approve_sync("run", "review", by="bob")
+    in_sync(world.engine).approve("run", "review", by="bob")
     assert planned(world, slowly_released, "review")[1].endswith("the resume takes it")
 
 
@@ -1246,14 +1247,14 @@ def test_a_plan_assumes_nothing_of_members_that_have_never_returned(world):
         yield step("w3").wait("three")
 
     world.run(group)
-    plan = world.engine.plan_sync(group, workflow_id="run")
+    plan = in_sync(world.engine).plan(group, workflow_id="run")
     assert plan.step("parallel/[nested]/w3").reasons
     assert [plan.step(path).assumes for path in ("parallel", "parallel/[nested]")] == [(), ()]
 
 
 def test_a_plan_finds_what_waits_in_members(world):
     world.run(mapped)
-    plan = world.engine.plan_sync(mapped, workflow_id="run")
+    plan = in_sync(world.engine).plan(mapped, workflow_id="run")
     assert {each.path for each in plan.steps if each.reasons} == {f"items/[{n}]/go" for n in range(3)}
 
 

@@ -14,7 +14,7 @@ import far_steps
 import pytest
 from far_processes import gone, seen
 
-from flowckpt import MemoryCheckpointStore, RunOptions, Secret, WorkflowEngine, current_step, step, workflow
+from flowckpt import MemoryCheckpointStore, RunOptions, Secret, WorkflowEngine, current_step, in_sync, step, workflow
 from flowckpt.engine.session.session import choose_executors
 from flowckpt.errors import (
     ExecutorError,
@@ -119,7 +119,7 @@ def test_a_result_made_elsewhere_is_reused_wherever_the_step_runs_later():
     first = WorkflowEngine(store).run_sync(moved, workflow_id="run")
     assert first.status == "failed"
     placed["on"] = "engine"
-    plan = WorkflowEngine(store).plan_sync(moved, workflow_id="run")
+    plan = in_sync(WorkflowEngine(store)).plan(moved, workflow_id="run")
     assert [each.decision.value for each in plan.steps][0] == "reuse"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from workshop import Killed, latest, paths, ran, shop, superseded
 
-from flowckpt import FileCheckpointStore, RunOptions, WorkflowEngine
+from flowckpt import FileCheckpointStore, RunOptions, WorkflowEngine, in_sync
 from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import StepInDoubtError
 from tests.forked import Started
@@ -46,11 +46,11 @@ def test_a_rollback_that_dies_at_its_save(reopen: Reopen, is_after: bool) -> Non
     before = latest(reopen())
     store = dying(reopen(), is_after=is_after)
     with pytest.raises(Killed):
-        WorkflowEngine(store).rollback_sync("run", "rent")
+        in_sync(WorkflowEngine(store)).rollback("run", "rent")
     revived(store)
     if not is_after:
         assert latest(reopen()) == before
-    done = WorkflowEngine(reopen()).rollback_sync("run", "rent")
+    done = in_sync(WorkflowEngine(reopen())).rollback("run", "rent")
     assert done.is_new is not is_after
     assert paths(reopen()) == ["fetch", "rent"]
     assert superseded(reopen()) == ["pay"]
@@ -64,10 +64,10 @@ def test_a_fork_that_dies_at_its_save(reopen: Reopen, is_after: bool) -> None:
     how = {"new_id": "new", "outputs": {"clean": ["a"]}, "workflow": shop}
     store = dying(reopen(), is_after=is_after)
     with pytest.raises(Killed):
-        WorkflowEngine(store).fork_sync("run", **how)
+        in_sync(WorkflowEngine(store)).fork("run", **how)
     revived(store)
     assert (latest(reopen(), "new") is not None) is is_after
-    made = WorkflowEngine(reopen()).fork_sync("run", **how)
+    made = in_sync(WorkflowEngine(reopen())).fork("run", **how)
     assert made.is_new is not is_after
     assert paths(reopen(), "new") == ["fetch", "rent", "clean"]
     assert superseded(reopen(), "new") == ["pay"]
@@ -112,9 +112,9 @@ def test_it_may_die_at_every_change_of_the_disk(tmp_path: Path, act: str) -> Non
 
     def acted(engine: WorkflowEngine) -> None:
         if act == "rollback":
-            engine.rollback_sync("run", "fetch")
+            in_sync(engine).rollback("run", "fetch")
         elif act == "fork":
-            engine.fork_sync("run", new_id="new", from_step="rent")
+            in_sync(engine).fork("run", new_id="new", from_step="rent")
         else:
             engine.resume_sync(shop, workflow_id="run", options=RunOptions(from_step="rent"))
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from workshop import Rows, latest, paths, ran, shop, superseded, world
 
-from flowckpt import FileCheckpointStore, RunOptions, WorkflowEngine, step, workflow
+from flowckpt import FileCheckpointStore, RunOptions, WorkflowEngine, in_sync, step, workflow
 from flowckpt.core.records import Reason, Status
 from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import (
@@ -41,7 +41,7 @@ def resumed(reopen: Reopen, run: str = "new", **options: Any) -> Any:
 
 def test_it_begins_with_the_results_before_a_step(reopen: Reopen) -> None:
     before = latest(started(reopen).store)
-    made = WorkflowEngine(reopen()).fork_sync("run", new_id="new", from_step="report")
+    made = in_sync(WorkflowEngine(reopen())).fork("run", new_id="new", from_step="report")
     assert (made.workflow_id, made.source_id, made.steps, made.dropped) == ("new", "run", 4, ("report",))
     data = latest(reopen(), "new")
     assert (data.sequence, data.attempt, data.reason, data.status) == (1, 1, Reason.MANUAL, Status.SUSPENDED)
@@ -53,16 +53,16 @@ def test_it_begins_with_the_results_before_a_step(reopen: Reopen) -> None:
 
 
 def test_without_anything_it_is_the_same_run_again(reopen: Reopen) -> None:
-    started(reopen).fork_sync("run", new_id="new")
+    in_sync(started(reopen)).fork("run", new_id="new")
     result = resumed(reopen)
     assert (result.output, result.steps.restored, ran) == ("3 names, paid 7", 5, [])
-    made = WorkflowEngine(reopen()).fork_sync("new")
+    made = in_sync(WorkflowEngine(reopen())).fork("new")
     assert len(made.workflow_id) == 26
     assert made.source_id == "new"
 
 
 def test_an_output_is_replaced_and_what_came_after_it_is_dropped(reopen: Reopen) -> None:
-    made = started(reopen).fork_sync("run", new_id="new", outputs={"clean": ["a", "b"]}, workflow=shop)
+    made = in_sync(started(reopen)).fork("run", new_id="new", outputs={"clean": ["a", "b"]}, workflow=shop)
     assert (made.edited, made.dropped, made.steps) == (("clean",), ("pay", "report"), 3)
     edited = latest(reopen(), "new").step_results[-1]
     assert (edited.output, edited.marks, edited.started_at, edited.evidence) == (["a", "b"], ("edited",), None, None)
@@ -73,30 +73,30 @@ def test_an_output_is_replaced_and_what_came_after_it_is_dropped(reopen: Reopen)
 def test_an_output_has_the_type_of_its_step(reopen: Reopen) -> None:
     engine = started(reopen)
     rows = Rows(("one",), Path("other.csv"))
-    engine.fork_sync("run", new_id="new", outputs={"fetch": rows}, workflow=shop)
+    in_sync(engine).fork("run", new_id="new", outputs={"fetch": rows}, workflow=shop)
     assert resumed(reopen, force=True).output == "1 names, paid 7"
     with pytest.raises(EncodingError):
-        engine.fork_sync("run", new_id="other", outputs={"fetch": {"names": 3}}, workflow=shop)
+        in_sync(engine).fork("run", new_id="other", outputs={"fetch": {"names": 3}}, workflow=shop)
     assert latest(reopen(), "other") is None
 
 
 def test_several_edits_stand_side_by_side(reopen: Reopen) -> None:
     engine = started(reopen)
-    engine.fork_sync("run", new_id="new", outputs={"pay": "paid by hand", "clean": ["a"]}, workflow=shop)
+    in_sync(engine).fork("run", new_id="new", outputs={"pay": "paid by hand", "clean": ["a"]}, workflow=shop)
     assert paths(reopen(), "new") == ["fetch", "rent", "clean", "pay"]
     assert latest(reopen(), "new").step_results[3].marks == ("edited", "at_most_once")
     assert resumed(reopen).output == "1 names, paid by hand"
     assert ran == ["report"]
     with pytest.raises(InputError, match="'pay' is between"):
-        WorkflowEngine(reopen()).fork_sync("run", outputs={"clean": [], "report": ""}, workflow=shop)
+        in_sync(WorkflowEngine(reopen())).fork("run", outputs={"clean": [], "report": ""}, workflow=shop)
     with pytest.raises(InputError, match="does not fit the edits"):
-        WorkflowEngine(reopen()).fork_sync("run", outputs={"clean": []}, from_step="report", workflow=shop)
-    fits = WorkflowEngine(reopen()).fork_sync("run", outputs={"clean": []}, from_step="pay", workflow=shop)
+        in_sync(WorkflowEngine(reopen())).fork("run", outputs={"clean": []}, from_step="report", workflow=shop)
+    fits = in_sync(WorkflowEngine(reopen())).fork("run", outputs={"clean": []}, from_step="pay", workflow=shop)
     assert fits.steps == 3
 
 
 def test_inputs_change_and_the_resume_runs_what_depends_on_them(reopen: Reopen) -> None:
-    made = started(reopen).fork_sync("run", new_id="new", inputs={"limit": 5}, workflow=shop)
+    made = in_sync(started(reopen)).fork("run", new_id="new", inputs={"limit": 5}, workflow=shop)
     assert made.inputs == {"limit": ("3", "5")}
     assert made.steps == 5
     data = latest(reopen(), "new")
@@ -109,7 +109,7 @@ def test_inputs_change_and_the_resume_runs_what_depends_on_them(reopen: Reopen) 
 
 
 def test_a_payment_of_another_amount_is_another_payment_if_a_person_says_so(reopen: Reopen) -> None:
-    started(reopen).fork_sync("run", new_id="new", inputs={"price": 9}, workflow=shop)
+    in_sync(started(reopen)).fork("run", new_id="new", inputs={"price": 9}, workflow=shop)
     with pytest.raises(StaleStepError, match="count: 7 → 9"):
         resumed(reopen)
     assert ran == []
@@ -118,20 +118,20 @@ def test_a_payment_of_another_amount_is_another_payment_if_a_person_says_so(reop
 
 
 def test_a_payment_behind_the_place_of_the_fork_is_asked_about(reopen: Reopen) -> None:
-    started(reopen).fork_sync("run", new_id="new", from_step="clean")
+    in_sync(started(reopen)).fork("run", new_id="new", from_step="clean")
     assert superseded(reopen(), "new") == ["pay"]
     assert isinstance(resumed(reopen).error, StepInDoubtError)
     assert ran == ["clean"]
 
 
 def test_what_the_source_rented_is_not_given_back_by_its_fork(reopen: Reopen) -> None:
-    started(reopen).fork_sync("run", new_id="new", from_step="rent")
+    in_sync(started(reopen)).fork("run", new_id="new", from_step="rent")
     resumed(reopen, force=True)
     assert ran == ["rent", "clean", "pay 7", "report"]
     ran.clear()
     resumed(reopen, from_step="rent", force=True)
     assert ran[:2] == ["give back machine-3", "rent"], "its own it does give back"
-    other = WorkflowEngine(reopen()).fork_sync("run", outputs={"rent": "mine"}, workflow=shop).workflow_id
+    other = in_sync(WorkflowEngine(reopen())).fork("run", outputs={"rent": "mine"}, workflow=shop).workflow_id
     ran.clear()
     resumed(reopen, other, from_step="rent", force=True)
     assert "give back mine" not in ran
@@ -139,8 +139,8 @@ def test_what_the_source_rented_is_not_given_back_by_its_fork(reopen: Reopen) ->
 
 def test_an_edit_that_a_resume_would_drop_is_refused(reopen: Reopen) -> None:
     with pytest.raises(InputError, match="'fetch' is before an edited one and would run again: arguments: limit"):
-        started(reopen).fork_sync("run", outputs={"clean": []}, inputs={"limit": 5}, workflow=shop)
-    fits = WorkflowEngine(reopen()).fork_sync(
+        in_sync(started(reopen)).fork("run", outputs={"clean": []}, inputs={"limit": 5}, workflow=shop)
+    fits = in_sync(WorkflowEngine(reopen())).fork(
         "run", new_id="new", outputs={"clean": ["a"]}, inputs={"price": 9}, workflow=shop
     )
     assert fits.edited == ("clean",)
@@ -150,9 +150,9 @@ def test_an_edit_that_a_resume_would_drop_is_refused(reopen: Reopen) -> None:
 def test_a_failed_run_is_forked_before_its_failure_or_with_an_output_in_its_place(reopen: Reopen) -> None:
     world["fails"] = True
     engine = started(reopen)
-    assert engine.fork_sync("run", new_id="new").dropped == ("report",)
+    assert in_sync(engine).fork("run", new_id="new").dropped == ("report",)
     assert paths(reopen(), "new") == ["fetch", "rent", "clean", "pay"]
-    engine.fork_sync("run", new_id="other", outputs={"report": "written by hand"}, workflow=shop)
+    in_sync(engine).fork("run", new_id="other", outputs={"report": "written by hand"}, workflow=shop)
     assert resumed(reopen, "other").output == "written by hand"
     assert ran == []
 
@@ -161,7 +161,7 @@ def test_a_live_run_can_be_forked_and_its_step_in_doubt_stays_one(reopen: Reopen
     store = reopen()
 
     def fork_the_live_run() -> str:
-        made: str = WorkflowEngine(store).fork_sync("run", new_id="new").workflow_id
+        made: str = in_sync(WorkflowEngine(store)).fork("run", new_id="new").workflow_id
         return made
 
     @workflow("forking")
@@ -179,49 +179,49 @@ def test_results_that_are_no_longer_true_are_not_taken_over(reopen: Reopen) -> N
     engine = started(reopen)
     Path("raw.csv").write_text("something else")
     with pytest.raises(StaleCheckpointError, match="Fork before it: 'flowckpt fork run --from fetch'"):
-        engine.fork_sync("run", new_id="new")
+        in_sync(engine).fork("run", new_id="new")
     assert latest(reopen(), "new") is None
-    assert engine.fork_sync("run", new_id="new", from_step="fetch").steps == 0
+    assert in_sync(engine).fork("run", new_id="new", from_step="fetch").steps == 0
     with pytest.raises(StaleCheckpointError):
-        engine.fork_sync("run", new_id="other", outputs={"clean": []}, workflow=shop)
-    assert engine.fork_sync("run", outputs={"fetch": Rows((), Path())}, workflow=shop).steps == 1
+        in_sync(engine).fork("run", new_id="other", outputs={"clean": []}, workflow=shop)
+    assert in_sync(engine).fork("run", outputs={"fetch": Rows((), Path())}, workflow=shop).steps == 1
 
 
 def test_the_same_fork_again_is_the_same_run_and_another_is_refused(reopen: Reopen) -> None:
     engine = started(reopen)
-    assert engine.fork_sync("run", new_id="new", from_step="pay").is_new
+    assert in_sync(engine).fork("run", new_id="new", from_step="pay").is_new
     before = latest(reopen(), "new")
-    assert not WorkflowEngine(reopen()).fork_sync("run", new_id="new", from_step="pay").is_new
+    assert not in_sync(WorkflowEngine(reopen())).fork("run", new_id="new", from_step="pay").is_new
     assert latest(reopen(), "new") == before
     for how in ({"from_step": "clean"}, {"inputs": {"limit": 4}, "workflow": shop}, {}):
         with pytest.raises(RunExistsError):
-            WorkflowEngine(reopen()).fork_sync("run", new_id="new", **how)
+            in_sync(WorkflowEngine(reopen())).fork("run", new_id="new", **how)
     with pytest.raises(RunExistsError):
-        WorkflowEngine(reopen()).fork_sync("run", new_id="run")
+        in_sync(WorkflowEngine(reopen())).fork("run", new_id="run")
     resumed(reopen, force=True)
     with pytest.raises(RunExistsError):
-        WorkflowEngine(reopen()).fork_sync("run", new_id="new", from_step="pay")
+        in_sync(WorkflowEngine(reopen())).fork("run", new_id="new", from_step="pay")
 
 
 def test_what_cannot_be_is_said(reopen: Reopen) -> None:
     engine = started(reopen)
     with pytest.raises(CheckpointNotFoundError):
-        engine.fork_sync("nobody")
+        in_sync(engine).fork("nobody")
     with pytest.raises(StepNotFoundError):
-        engine.fork_sync("run", from_step="nothing")
+        in_sync(engine).fork("run", from_step="nothing")
     with pytest.raises(StepNotFoundError):
-        engine.fork_sync("run", outputs={"nothing": 1}, workflow=shop)
+        in_sync(engine).fork("run", outputs={"nothing": 1}, workflow=shop)
     with pytest.raises(InputError, match="need the workflow"):
-        engine.fork_sync("run", outputs={"clean": []})
+        in_sync(engine).fork("run", outputs={"clean": []})
     with pytest.raises(InputError):
-        engine.fork_sync("run", inputs={"unknown": 1}, workflow=shop)
+        in_sync(engine).fork("run", inputs={"unknown": 1}, workflow=shop)
 
     @workflow("another")
     def another() -> Any:
         yield step("a").python(abs, 1)
 
     with pytest.raises(WorkflowChangedError):
-        engine.fork_sync("run", outputs={"clean": []}, workflow=another)
+        in_sync(engine).fork("run", outputs={"clean": []}, workflow=another)
     assert [each.workflow_id for each in asyncio.run(reopen().list_runs())] == ["run"]
 
 
@@ -245,10 +245,10 @@ def test_a_step_behind_one_that_is_never_recorded(reopen: Reopen) -> None:
 
     WorkflowEngine(reopen()).run_sync(uses, workflow_id="run")
     engine = WorkflowEngine(reopen())
-    engine.fork_sync("run", new_id="new", outputs={"more": 10}, workflow=uses)
+    in_sync(engine).fork("run", new_id="new", outputs={"more": 10}, workflow=uses)
     assert WorkflowEngine(reopen()).resume_sync(uses, workflow_id="new").output == 10
     with pytest.raises(InputError, match="needs the output of 'open'"):
-        engine.fork_sync("run", outputs={"last": 10}, workflow=uses)
+        in_sync(engine).fork("run", outputs={"last": 10}, workflow=uses)
 
 
 def test_large_values_are_shared_and_outlive_their_source(reopen: Reopen, tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_large_values_are_shared_and_outlive_their_source(reopen: Reopen, tmp_pa
         return (yield step("size").python(len, big).checkpoint())
 
     WorkflowEngine(reopen()).run_sync(large, workflow_id="run")
-    WorkflowEngine(reopen()).fork_sync("run", new_id="new", from_step="size")
+    in_sync(WorkflowEngine(reopen())).fork("run", new_id="new", from_step="size")
     files = list(tmp_path.glob("store/runs/*/blobs/*"))
     assert len({file.stat().st_ino for file in files}) == len({file.name for file in files}) == len(files) // 2
     asyncio.run(reopen().clear("run"))
@@ -282,8 +282,8 @@ def test_large_values_that_cannot_be_shared_are_copied(tmp_path: Path) -> None:
             raise OSError(errno.EXDEV, "no")
 
     WorkflowEngine(FileCheckpointStore(tmp_path / "store")).run_sync(large, workflow_id="run")
-    WorkflowEngine(FileCheckpointStore(tmp_path / "store", filesystem=NoLinks())).fork_sync("run", new_id="new")
+    in_sync(WorkflowEngine(FileCheckpointStore(tmp_path / "store", filesystem=NoLinks()))).fork("run", new_id="new")
     files = list(tmp_path.glob("store/runs/*/blobs/*"))
     assert len(files) == 2
     assert files[0].read_bytes() == files[1].read_bytes()
-    WorkflowEngine(FileCheckpointStore(tmp_path / "store")).fork_sync("run", new_id="third", from_step="big")
+    in_sync(WorkflowEngine(FileCheckpointStore(tmp_path / "store"))).fork("run", new_id="third", from_step="big")

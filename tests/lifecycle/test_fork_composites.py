@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, parallel, step, workflow
+from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, in_sync, parallel, step, workflow
 from flowckpt.errors import InputError
 
 ran: list[str] = []
@@ -74,7 +74,7 @@ def test_a_fork_from_a_step_runs_what_a_resume_from_it_runs(place: int, dies: bo
     wanted = next(
         path for path in paths(engine) if path.replace("[left]", "left").replace("[right]", "right") == PATHS[place]
     )
-    engine.fork_sync("run", new_id="fork", from_step=wanted)
+    in_sync(engine).fork("run", new_id="fork", from_step=wanted)
     ran.clear()
     forked = engine.resume_sync(whole, workflow_id="fork")
     of_the_fork = [*ran]
@@ -88,15 +88,15 @@ def test_a_fork_from_a_step_runs_what_a_resume_from_it_runs(place: int, dies: bo
 def test_the_members_beside_an_edited_one_stay_and_what_is_made_of_them_is_made_anew() -> None:
     engine = WorkflowEngine(MemoryCheckpointStore())
     engine.run_sync(whole, workflow_id="run")
-    made = engine.fork_sync("run", new_id="fork", workflow=whole, outputs={"numbers/[1]": 40})
+    made = in_sync(engine).fork("run", new_id="fork", workflow=whole, outputs={"numbers/[1]": 40})
     assert made.edited == ("numbers/[1]",)
     assert {"numbers/[0]", "numbers/[2]", "start"} <= {*paths(engine, "fork")}
     ran.clear()
     assert engine.resume_sync(whole, workflow_id="fork").output == "end(left(start()),last(first(7)),last(first(48)))"
     assert ran == ["left", "first", "last", "first", "last", "end"]
     with pytest.raises(InputError, match="does not fit the edits"):
-        engine.fork_sync("run", workflow=whole, from_step="numbers", outputs={"numbers/[1]": 40})
-    both = engine.fork_sync("run", workflow=whole, outputs={"numbers/[1]": 40, "numbers/[2]": 5}, new_id="both")
+        in_sync(engine).fork("run", workflow=whole, from_step="numbers", outputs={"numbers/[1]": 40})
+    both = in_sync(engine).fork("run", workflow=whole, outputs={"numbers/[1]": 40, "numbers/[2]": 5}, new_id="both")
     assert both.edited == ("numbers/[1]", "numbers/[2]")
     ran.clear()
     assert "last(first(47))" in engine.resume_sync(whole, workflow_id="both").output

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from workshop import paths
 
-from flowckpt import MemoryCheckpointStore, WorkflowEngine, parallel, step, workflow
+from flowckpt import MemoryCheckpointStore, WorkflowEngine, in_sync, parallel, step, workflow
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import Status
 from flowckpt.execution.interrupts import RunInterrupted
@@ -62,7 +62,7 @@ def start(reopen: Reopen, *names: str, program: Workflow[Any, Any] = trip) -> Wo
     engine = WorkflowEngine(reopen())
     engine.run_sync(program, workflow_id="run")
     missing.update(names)
-    engine.signal_sync("run", "agreed")
+    in_sync(engine).signal("run", "agreed")
     engine.resume_sync(program, workflow_id="run")
     missing.clear()
     return engine
@@ -80,7 +80,7 @@ def take_new() -> list[str]:
 def test_a_fork_from_any_checkpoint_does_again_what_was_undone(reopen: Reopen, checkpoint: str) -> None:
     engine = start(reopen, "car")
     assert take_new() == [*BOOKED, *UNDONE]
-    made = engine.fork_sync("run", new_id="new", checkpoint_id=checkpoint)
+    made = in_sync(engine).fork("run", new_id="new", checkpoint_id=checkpoint)
     assert made.steps == 0
     assert made.undone == (("flight",) if checkpoint in ("flight", "mail") else ("flight", "hotel"))
     WorkflowEngine(reopen()).resume_sync(trip, workflow_id="new")
@@ -90,9 +90,9 @@ def test_a_fork_from_any_checkpoint_does_again_what_was_undone(reopen: Reopen, c
 def test_a_fork_of_a_cancelled_run_does_again_what_was_undone(reopen: Reopen) -> None:
     engine = WorkflowEngine(reopen())
     engine.run_sync(trip, workflow_id="run")
-    engine.cancel_sync("run", workflow=trip)
+    in_sync(engine).cancel("run", workflow=trip)
     assert take_new() == [*BOOKED, *UNDONE]
-    assert engine.fork_sync("run", new_id="new", checkpoint_id="hotel").undone == ("flight", "hotel")
+    assert in_sync(engine).fork("run", new_id="new", checkpoint_id="hotel").undone == ("flight", "hotel")
     engine.resume_sync(trip, workflow_id="new")
     assert take_new() == BOOKED
 
@@ -102,8 +102,8 @@ def test_only_what_was_undone_is_left_out(reopen: Reopen, rolls_back: bool) -> N
     """After a cancel with `--no-rollback`, everything stands."""
     engine = WorkflowEngine(reopen())
     engine.run_sync(trip, workflow_id="run")
-    engine.cancel_sync("run", workflow=trip, rolls_back=rolls_back)
-    made = engine.fork_sync("run", new_id="new", checkpoint_id="mail")
+    in_sync(engine).cancel("run", workflow=trip, rolls_back=rolls_back)
+    made = in_sync(engine).fork("run", new_id="new", checkpoint_id="mail")
     assert (made.steps, made.undone) == ((0, ("flight",)) if rolls_back else (2, ()))
 
 
@@ -111,13 +111,13 @@ def test_only_what_was_undone_is_left_out(reopen: Reopen, rolls_back: bool) -> N
 def test_an_abandoned_checkpoint_knows_what_was_undone_after_it(reopen: Reopen, goes_back: bool) -> None:
     engine = start(reopen, "car")
     if goes_back:
-        engine.rollback_sync("run", "hotel")
+        in_sync(engine).rollback("run", "hotel")
     engine.resume_sync(trip, workflow_id="run")  # books flight and hotel again
     assert take_new() == [*BOOKED, *UNDONE, *BOOKED]
     hotel = next(each for each in asyncio.run(engine.store.list_attempt("run", 1)) if each.checkpoint_id == "hotel")
-    made = engine.fork_sync("run", new_id="new", checkpoint_id=str(hotel.sequence))
+    made = in_sync(engine).fork("run", new_id="new", checkpoint_id=str(hotel.sequence))
     assert (made.steps, made.undone) == (0, ("flight", "hotel"))
-    newest = engine.fork_sync("run", new_id="other", checkpoint_id="hotel")
+    newest = in_sync(engine).fork("run", new_id="other", checkpoint_id="hotel")
     assert (newest.steps, newest.undone) == (3, ())
 
 
@@ -125,10 +125,10 @@ def test_an_abandoned_checkpoint_whose_effects_stand_is_taken_over(reopen: Reope
     """The newest attempt has undone its own flight, not the one of the first attempt."""
     engine = start(reopen)
     hotel = next(each for each in asyncio.run(engine.store.list_checkpoints("run")) if each.checkpoint_id == "hotel")
-    engine.rollback_sync("run", "@started")
+    in_sync(engine).rollback("run", "@started")
     engine.resume_sync(trip, workflow_id="run")
-    engine.cancel_sync("run", workflow=trip)
-    made = engine.fork_sync("run", new_id="new", checkpoint_id=str(hotel.sequence))
+    in_sync(engine).cancel("run", workflow=trip)
+    made = in_sync(engine).fork("run", new_id="new", checkpoint_id=str(hotel.sequence))
     assert (made.steps, made.undone) == (3, ())
 
 
@@ -136,13 +136,13 @@ def test_what_a_broken_rollback_still_has_to_undo_is_not_taken_over(reopen: Reop
     engine = WorkflowEngine(reopen())
     engine.run_sync(trip, workflow_id="run")
     missing.update(("car", "undo flight"))
-    engine.signal_sync("run", "agreed")
+    in_sync(engine).signal("run", "agreed")
     with pytest.raises(RunInterrupted):
         engine.resume_sync(trip, workflow_id="run")
     missing.clear()
     assert take_new() == [*BOOKED, "undo hotel"]
     for new, checkpoint in (("new", ""), ("other", "hotel")):
-        made = engine.fork_sync("run", new_id=new, checkpoint_id=checkpoint)
+        made = in_sync(engine).fork("run", new_id=new, checkpoint_id=checkpoint)
         assert (made.steps, made.undone) == (0, ("flight", "hotel"))
         assert engine.resume_sync(trip, workflow_id=new).status is Status.SUSPENDED
         assert take_new() == BOOKED
@@ -162,9 +162,9 @@ def test_an_undone_payment_is_not_in_doubt(reopen: Reopen, checkpoint: str) -> N
     missing.add("car")
     engine.run_sync(once, workflow_id="run")
     missing.clear()
-    engine.fork_sync("run", new_id="new", checkpoint_id=checkpoint)
+    in_sync(engine).fork("run", new_id="new", checkpoint_id=checkpoint)
     assert engine.resume_sync(once, workflow_id="new").status is Status.COMPLETED
-    engine.rollback_sync("run", "pay")
+    in_sync(engine).rollback("run", "pay")
     assert engine.resume_sync(once, workflow_id="run").status is Status.COMPLETED
     assert ledger == ["book pay", "undo pay", *["book pay", "book car"] * 2]
 
@@ -175,12 +175,12 @@ def test_an_undone_payment_is_not_in_doubt(reopen: Reopen, checkpoint: str) -> N
 def test_a_failed_fork_undoes_only_what_it_did(reopen: Reopen) -> None:
     engine = start(reopen)
     take_new()
-    engine.fork_sync("run", new_id="new", from_step="car")
+    in_sync(engine).fork("run", new_id="new", from_step="car")
     missing.add("train")
     engine = WorkflowEngine(reopen())
     assert engine.resume_sync(trip, workflow_id="new").undone == ("car",)
     assert take_new() == ["book car", "undo car"]
-    engine.fork_sync("new", new_id="newer")  # a fork of a fork: nothing of either source is its own
+    in_sync(engine).fork("new", new_id="newer")  # a fork of a fork: nothing of either source is its own
     assert engine.resume_sync(trip, workflow_id="newer").undone == ("car",)
     assert take_new() == ["book car", "undo car"]
     missing.clear()
@@ -192,24 +192,24 @@ def test_a_failed_fork_undoes_only_what_it_did(reopen: Reopen) -> None:
 def test_a_cancelled_fork_undoes_only_what_it_did(reopen: Reopen) -> None:
     engine = WorkflowEngine(reopen())
     engine.run_sync(trip, workflow_id="run")
-    engine.fork_sync("run", new_id="all")
-    engine.fork_sync("run", new_id="some", from_step="hotel")
-    engine.fork_sync("run", new_id="left", from_step="hotel")
+    in_sync(engine).fork("run", new_id="all")
+    in_sync(engine).fork("run", new_id="some", from_step="hotel")
+    in_sync(engine).fork("run", new_id="left", from_step="hotel")
     for new in ("some", "left"):
         engine.resume_sync(trip, workflow_id=new)
     take_new()
-    assert engine.cancel_sync("all", workflow=trip).undone == ()
-    assert engine.cancel_sync("some", workflow=trip).undone == ("hotel",)
-    assert engine.cancel_sync("left", rolls_back=False).undone == ()
+    assert in_sync(engine).cancel("all", workflow=trip).undone == ()
+    assert in_sync(engine).cancel("some", workflow=trip).undone == ("hotel",)
+    assert in_sync(engine).cancel("left", rolls_back=False).undone == ()
     assert take_new() == ["undo hotel"]
-    assert engine.cancel_sync("run", workflow=trip).undone == ("hotel", "flight"), "its effects stayed its own"
+    assert in_sync(engine).cancel("run", workflow=trip).undone == ("hotel", "flight"), "its effects stayed its own"
 
 
 def test_a_fork_that_goes_back_does_not_own_what_it_takes_again(reopen: Reopen) -> None:
     engine = start(reopen)
-    engine.fork_sync("run", new_id="new", from_step="car")
+    in_sync(engine).fork("run", new_id="new", from_step="car")
     engine.resume_sync(trip, workflow_id="new")
-    engine.rollback_sync("new", "@forked")
+    in_sync(engine).rollback("new", "@forked")
     take_new()
     missing.add("train")
     assert engine.resume_sync(trip, workflow_id="new").undone == ("car",)
@@ -218,10 +218,10 @@ def test_a_fork_that_goes_back_does_not_own_what_it_takes_again(reopen: Reopen) 
 
 def test_an_edited_output_is_no_effect_of_the_fork(reopen: Reopen) -> None:
     engine = start(reopen)
-    engine.fork_sync("run", new_id="new", outputs={"hotel": "tent"}, workflow=trip)
+    in_sync(engine).fork("run", new_id="new", outputs={"hotel": "tent"}, workflow=trip)
     engine.resume_sync(trip, workflow_id="new")
     take_new()
-    assert engine.cancel_sync("new", workflow=trip).undone == ()
+    assert in_sync(engine).cancel("new", workflow=trip).undone == ()
 
 
 def test_an_edited_step_of_the_source_does_not_hinder_the_end_of_a_fork(reopen: Reopen) -> None:
@@ -233,8 +233,8 @@ def test_an_edited_step_of_the_source_does_not_hinder_the_end_of_a_fork(reopen: 
 
     engine = WorkflowEngine(reopen())
     engine.run_sync(trip, workflow_id="run")
-    engine.fork_sync("run", new_id="new")
-    assert engine.cancel_sync("new", workflow=shorter).not_undone == ()
+    in_sync(engine).fork("run", new_id="new")
+    assert in_sync(engine).cancel("new", workflow=shorter).not_undone == ()
 
 
 # Composites.
@@ -261,7 +261,7 @@ def start_race(reopen: Reopen) -> WorkflowEngine:
 
 
 def end_race(engine: WorkflowEngine, run: str, winner: str) -> list[str]:
-    engine.signal_sync(run, f"go {winner}")
+    in_sync(engine).signal(run, f"go {winner}")
     assert engine.resume_sync(race, workflow_id=run).status is Status.COMPLETED
     return take_new()
 
@@ -270,7 +270,7 @@ def test_a_race_forked_before_its_decision_holds_again_what_the_loser_gave_back(
     engine = start_race(reopen)
     before = asyncio.run(engine.store.load_latest("run")).sequence  # type: ignore[union-attr]
     assert end_race(engine, "run", "a") == ["undo b", "book end"]
-    made = engine.fork_sync("run", new_id="new", checkpoint_id=str(before))
+    made = in_sync(engine).fork("run", new_id="new", checkpoint_id=str(before))
     assert made.undone == ("race/[b]/hold",)
     engine.resume_sync(race, workflow_id="new")
     assert "book b" in take_new()
@@ -280,7 +280,7 @@ def test_a_race_forked_before_its_decision_holds_again_what_the_loser_gave_back(
 def test_the_end_of_a_race_is_taken_over_with_what_its_loser_gave_back(reopen: Reopen) -> None:
     engine = start_race(reopen)
     end_race(engine, "run", "a")
-    made = engine.fork_sync("run", new_id="new", from_step="end")
+    made = in_sync(engine).fork("run", new_id="new", from_step="end")
     assert "race/[b]/hold@rollback" in paths(reopen(), "new")
     assert made.undone == ()
     engine.resume_sync(race, workflow_id="new")
@@ -289,7 +289,7 @@ def test_the_end_of_a_race_is_taken_over_with_what_its_loser_gave_back(reopen: R
 
 def test_a_race_forked_while_it_runs_leaves_the_holds_to_its_source(reopen: Reopen) -> None:
     engine = start_race(reopen)
-    engine.fork_sync("run", new_id="new")
+    in_sync(engine).fork("run", new_id="new")
     assert end_race(engine, "new", "b") == ["book end"]
     assert end_race(engine, "run", "a") == ["undo b", "book end"]
 
@@ -302,7 +302,7 @@ def test_members_of_a_map_stay_those_of_the_source() -> None:
 
     engine = WorkflowEngine(MemoryCheckpointStore())
     engine.run_sync(hold_all, workflow_id="run")
-    engine.fork_sync("run", new_id="new", from_step="rooms/[1]")
+    in_sync(engine).fork("run", new_id="new", from_step="rooms/[1]")
     take_new()
     missing.add("car")
     engine.resume_sync(hold_all, workflow_id="new")
@@ -323,7 +323,7 @@ def test_a_child_workflow_done_in_part_by_the_source_is_not_undone_as_a_whole(pl
 
     engine = WorkflowEngine(MemoryCheckpointStore())
     engine.run_sync(tour, workflow_id="run")
-    engine.fork_sync("run", new_id="new", from_step=place)
+    in_sync(engine).fork("run", new_id="new", from_step=place)
     take_new()
     missing.add("car")
     engine.resume_sync(tour, workflow_id="new")

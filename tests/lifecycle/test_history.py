@@ -8,7 +8,7 @@ from typing import Any
 
 from workshop import recorded_outputs, shop, world
 
-from flowckpt import RunOptions, WorkflowEngine
+from flowckpt import RunOptions, WorkflowEngine, in_sync
 from flowckpt.cli.render.documents import read_run_history
 from flowckpt.cli.stored_run import read_stored_run
 
@@ -36,11 +36,11 @@ def test_whatever_is_done_to_a_run_all_that_it_recorded_stays(reopen: Reopen) ->
         lambda: WorkflowEngine(reopen()).run_sync(shop, workflow_id="run"),
         lambda: (world.update(fails=False), forced()),
         lambda: forced(from_step="clean"),
-        lambda: WorkflowEngine(reopen()).rollback_sync("run", "fetch"),
+        lambda: in_sync(WorkflowEngine(reopen())).rollback("run", "fetch"),
         forced,
-        lambda: WorkflowEngine(reopen()).rollback_sync("run", "work"),
-        lambda: WorkflowEngine(reopen()).rollback_sync("run", "@started"),
-        lambda: WorkflowEngine(reopen()).fork_sync("run", new_id="new", outputs={}, workflow=shop),
+        lambda: in_sync(WorkflowEngine(reopen())).rollback("run", "work"),
+        lambda: in_sync(WorkflowEngine(reopen())).rollback("run", "@started"),
+        lambda: in_sync(WorkflowEngine(reopen())).fork("run", new_id="new", outputs={}, workflow=shop),
         forced,
         lambda: forced(from_step="fetch", reuse="inputs"),
     ]
@@ -59,7 +59,7 @@ def test_whatever_is_done_to_a_run_all_that_it_recorded_stays(reopen: Reopen) ->
 
 def test_what_became_of_it_is_said(reopen: Reopen) -> None:
     WorkflowEngine(reopen()).run_sync(shop, workflow_id="run")
-    WorkflowEngine(reopen()).rollback_sync("run", "pay")
+    in_sync(WorkflowEngine(reopen())).rollback("run", "pay")
     store = reopen()
     first, second = read_run_history(store, "run", read_stored_run(store, "run"))
     assert [(each.checkpoint_id, str(standing)) for each, standing in first.checkpoints] == [
@@ -89,7 +89,7 @@ def test_what_became_of_it_is_said(reopen: Reopen) -> None:
 
 def test_attempts_are_listed_each_alone(reopen: Reopen) -> None:
     WorkflowEngine(reopen()).run_sync(shop, workflow_id="run")
-    WorkflowEngine(reopen()).rollback_sync("run", "@started")
+    in_sync(WorkflowEngine(reopen())).rollback("run", "@started")
 
     def listed(attempt: int, run: str = "run") -> list[int]:
         return [each.sequence for each in asyncio.run(reopen().list_attempt(run, attempt))]

@@ -11,7 +11,7 @@ import pytest
 import workshop
 from workshop import latest, paths, ran, shop, superseded, world
 
-from flowckpt import CheckpointManager, RunOptions, WorkflowEngine, step, workflow
+from flowckpt import CheckpointManager, RunOptions, WorkflowEngine, in_sync, step, workflow
 from flowckpt.core.records import Reason, Status
 from flowckpt.errors import CheckpointNotFoundError, InputError, RunLockedError, StaleCheckpointError, StepInDoubtError
 from flowckpt.evidence import claims, predicate
@@ -21,7 +21,7 @@ Reopen = Callable[[], Any]
 
 def test_a_resume_goes_on_from_the_checkpoint_that_the_run_went_back_to(reopen: Reopen) -> None:
     WorkflowEngine(reopen()).run_sync(shop, workflow_id="run")
-    done = WorkflowEngine(reopen()).rollback_sync("run", "rent")
+    done = in_sync(WorkflowEngine(reopen())).rollback("run", "rent")
     assert (done.checkpoint_id, done.sequence, done.steps) == ("rent", 3, 2)
     assert done.dropped == ("clean", "pay", "report")
     assert done.is_new
@@ -41,7 +41,7 @@ def test_a_resume_goes_on_from_the_checkpoint_that_the_run_went_back_to(reopen: 
 
 def test_a_payment_that_was_dropped_is_not_repeated_without_a_word(reopen: Reopen) -> None:
     WorkflowEngine(reopen()).run_sync(shop, workflow_id="run")
-    WorkflowEngine(reopen()).rollback_sync("run", "fetch")
+    in_sync(WorkflowEngine(reopen())).rollback("run", "fetch")
     assert superseded(reopen()) == ["rent", "pay"]
     ran.clear()
     stopped = WorkflowEngine(reopen()).resume_sync(shop, workflow_id="run")
@@ -58,11 +58,11 @@ def test_it_is_refused_when_what_was_verified_has_moved_since(reopen: Reopen) ->
     before = latest(reopen())
     Path("raw.csv").unlink()
     with pytest.raises(StaleCheckpointError, match="raw.csv does not exist") as refused:
-        WorkflowEngine(reopen()).rollback_sync("run", "rent")
+        in_sync(WorkflowEngine(reopen())).rollback("run", "rent")
     assert refused.value.reasons == {"fetch": ("raw.csv does not exist",)}
     assert latest(reopen()) == before
     # Before that step, nothing is claimed.
-    assert WorkflowEngine(reopen()).rollback_sync("run", "@started").steps == 0
+    assert in_sync(WorkflowEngine(reopen())).rollback("run", "@started").steps == 0
     assert asyncio.run(reopen().load_attempt("run", 1)).step_results == before.step_results
 
 
@@ -75,8 +75,8 @@ def test_what_nobody_can_check_is_no_yes(reopen: Reopen, monkeypatch: pytest.Mon
     WorkflowEngine(reopen()).run_sync(asks, workflow_id="run")
     monkeypatch.setattr(claims, "_FUNCTIONS", {})  # as in a new process
     with pytest.raises(StaleCheckpointError, match="ask"):
-        WorkflowEngine(reopen()).rollback_sync("run", "ask")
-    assert WorkflowEngine(reopen()).rollback_sync("run", "ask", workflow=asks).steps == 1
+        in_sync(WorkflowEngine(reopen())).rollback("run", "ask")
+    assert in_sync(WorkflowEngine(reopen())).rollback("run", "ask", workflow=asks).steps == 1
 
 
 def _is_fine() -> bool:
@@ -85,9 +85,9 @@ def _is_fine() -> bool:
 
 def test_doing_it_again_changes_nothing(reopen: Reopen) -> None:
     WorkflowEngine(reopen()).run_sync(shop, workflow_id="run")
-    first = WorkflowEngine(reopen()).rollback_sync("run", "fetch")
+    first = in_sync(WorkflowEngine(reopen())).rollback("run", "fetch")
     before = latest(reopen())
-    second = WorkflowEngine(reopen()).rollback_sync("run", "fetch")
+    second = in_sync(WorkflowEngine(reopen())).rollback("run", "fetch")
     assert (second.is_new, second.steps, second.attempt) == (False, first.steps, first.attempt)
     assert latest(reopen()) == before
 
@@ -95,7 +95,7 @@ def test_doing_it_again_changes_nothing(reopen: Reopen) -> None:
 def test_back_to_the_newest_checkpoint_is_where_it_stands(reopen: Reopen) -> None:
     WorkflowEngine(reopen()).run_sync(shop, workflow_id="run")
     before = latest(reopen())
-    assert not WorkflowEngine(reopen()).rollback_sync("run", "@completed").is_new
+    assert not in_sync(WorkflowEngine(reopen())).rollback("run", "@completed").is_new
     assert latest(reopen()) == before
 
 
@@ -103,22 +103,22 @@ def test_a_sequence_finds_a_checkpoint_whose_id_was_used_again(reopen: Reopen) -
     WorkflowEngine(reopen()).run_sync(shop, workflow_id="run")
     references = asyncio.run(reopen().list_checkpoints("run"))
     first, newest = sorted(each.sequence for each in references if each.checkpoint_id == "work")
-    assert WorkflowEngine(reopen()).rollback_sync("run", "work").steps == 5
-    done = WorkflowEngine(reopen()).rollback_sync("run", str(first))
+    assert in_sync(WorkflowEngine(reopen())).rollback("run", "work").steps == 5
+    done = in_sync(WorkflowEngine(reopen())).rollback("run", str(first))
     assert (done.checkpoint_id, done.sequence, done.steps) == ("work", first, 3)
     for unknown in (str(newest), "999", "nothing", "9" * 5000):
         with pytest.raises(CheckpointNotFoundError):
-            WorkflowEngine(reopen()).rollback_sync("run", unknown)
+            in_sync(WorkflowEngine(reopen())).rollback("run", unknown)
 
 
 def test_a_run_that_failed_goes_on_before_the_step_that_failed(reopen: Reopen) -> None:
     world["fails"] = True
     WorkflowEngine(reopen()).run_sync(shop, workflow_id="run")
-    assert not WorkflowEngine(reopen()).rollback_sync("run", "@failed").is_new
-    WorkflowEngine(reopen()).rollback_sync("run", "pay")
+    assert not in_sync(WorkflowEngine(reopen())).rollback("run", "@failed").is_new
+    in_sync(WorkflowEngine(reopen())).rollback("run", "pay")
     WorkflowEngine(reopen()).resume_sync(shop, workflow_id="run")
     world["fails"] = False
-    done = WorkflowEngine(reopen()).rollback_sync("run", "pay")  # the failure of attempt 3 is left behind
+    done = in_sync(WorkflowEngine(reopen())).rollback("run", "pay")  # the failure of attempt 3 is left behind
     assert done.dropped == ("report",)
     ran.clear()
     assert WorkflowEngine(reopen()).resume_sync(shop, workflow_id="run").output == "3 names, paid 7"
@@ -133,7 +133,7 @@ def test_back_to_a_failure_that_a_later_attempt_overcame(reopen: Reopen) -> None
     assert "@failed.2" in found
     world["fails"] = False
     ran.clear()
-    WorkflowEngine(reopen()).rollback_sync("run", "@started.2")
+    in_sync(WorkflowEngine(reopen())).rollback("run", "@started.2")
     assert WorkflowEngine(reopen()).resume_sync(shop, workflow_id="run").status == "completed"
     assert ran == ["report"]
 
@@ -155,7 +155,7 @@ def test_a_step_in_doubt_stays_in_doubt(reopen: Reopen) -> None:
         WorkflowEngine(store).run_sync(shop, workflow_id="run")
     del store.save
     assert latest(reopen()).in_flight == ("pay",)
-    WorkflowEngine(reopen()).rollback_sync("run", "fetch")
+    in_sync(WorkflowEngine(reopen())).rollback("run", "fetch")
     assert latest(reopen()).in_flight == ("pay",)
     ran.clear()
     stopped = WorkflowEngine(reopen()).resume_sync(shop, workflow_id="run")
@@ -165,7 +165,7 @@ def test_a_step_in_doubt_stays_in_doubt(reopen: Reopen) -> None:
 
 def test_what_was_left_behind_is_not_found_again_by_reuse(reopen: Reopen) -> None:
     WorkflowEngine(reopen()).run_sync(shop, workflow_id="run")
-    WorkflowEngine(reopen()).rollback_sync("run", "rent")
+    in_sync(WorkflowEngine(reopen())).rollback("run", "rent")
     ran.clear()
     options = RunOptions(reuse="inputs", force=True)
     WorkflowEngine(reopen()).resume_sync(shop, workflow_id="run", options=options)
@@ -177,9 +177,9 @@ def test_a_run_that_somebody_owns_is_left_alone(reopen: Reopen) -> None:
     WorkflowEngine(store).run_sync(shop, workflow_id="run")
     asyncio.run(store.acquire("run"))
     with pytest.raises(RunLockedError):
-        WorkflowEngine(store).rollback_sync("run", "fetch")
+        in_sync(WorkflowEngine(store)).rollback("run", "fetch")
     asyncio.run(store.release("run"))
-    assert WorkflowEngine(store).rollback_sync("run", "fetch").is_new
+    assert in_sync(WorkflowEngine(store)).rollback("run", "fetch").is_new
 
 
 def test_what_is_no_run_of_a_workflow_is_refused(reopen: Reopen) -> None:
@@ -196,11 +196,11 @@ def test_what_is_no_run_of_a_workflow_is_refused(reopen: Reopen) -> None:
 
     asyncio.run(task())
     with pytest.raises(InputError, match="CheckpointManager"):
-        WorkflowEngine(reopen()).rollback_sync("task", "work")
+        in_sync(WorkflowEngine(reopen())).rollback("task", "work")
     with pytest.raises(InputError, match="CheckpointManager"):
-        WorkflowEngine(reopen()).fork_sync("task")
+        in_sync(WorkflowEngine(reopen())).fork("task")
     with pytest.raises(CheckpointNotFoundError):
-        WorkflowEngine(reopen()).rollback_sync("nobody", "work")
+        in_sync(WorkflowEngine(reopen())).rollback("nobody", "work")
 
 
 async def test_it_works_in_a_loop(reopen: Reopen) -> None:

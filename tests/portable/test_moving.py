@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from obstore.store import MemoryStore
 from runs import done, exported, history
 
-from flowckpt import FileCheckpointStore, MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
+from flowckpt import FileCheckpointStore, MemoryCheckpointStore, RunOptions, WorkflowEngine, in_sync, step, workflow
 from flowckpt.core.records import CheckpointData
 from flowckpt.errors import (
     CheckpointNotFoundError,
@@ -255,9 +255,9 @@ def test_a_rollback_and_a_fork_work_on_what_was_brought(stores, tmp_path):
     WorkflowEngine(home).run_sync(moving, workflow_id="run")
     done(copy_run(home, stores["sqlite"], "run"))
     engine = WorkflowEngine(stores["sqlite"])
-    engine.rollback_sync("run", "fetch")
+    in_sync(engine).rollback("run", "fetch")
     assert engine.resume_sync(moving, workflow_id="run").steps.restored == 1
-    engine.fork_sync("run", new_id="forked", from_step="check")
+    in_sync(engine).fork("run", new_id="forked", from_step="check")
     assert engine.resume_sync(moving, workflow_id="forked", options=RunOptions(force=True)).output == 3
     back = MemoryCheckpointStore()
     for run in ("run", "forked"):

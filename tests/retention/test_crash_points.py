@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from flowckpt import FileCheckpointStore, WorkflowEngine, prune, step, workflow
+from flowckpt import FileCheckpointStore, WorkflowEngine, in_sync, prune, step, workflow
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import FlowckptError
@@ -92,7 +92,7 @@ def filled(store):
     """A completed run of three attempts, one of which went back; one that failed; one that completed at once."""
     engine = WorkflowEngine(store)
     engine.run_sync(work, workflow_id="run")
-    engine.rollback_sync("run", "make[1]")
+    in_sync(engine).rollback("run", "make[1]")
     engine.run_sync(work, workflow_id="failed", count=1)
     Path("mended").touch()
     engine.resume_sync(work, workflow_id="run")
@@ -117,7 +117,7 @@ def clear(store):
 
 
 def roll_back(store):
-    WorkflowEngine(store).rollback_sync("run", "make")
+    in_sync(WorkflowEngine(store)).rollback("run", "make")
 
 
 def closed_locks():

@@ -8,7 +8,16 @@ from datetime import timedelta
 
 import pytest
 
-from flowckpt import FileCheckpointStore, MemoryCheckpointStore, Retention, RunOptions, WorkflowEngine, step, workflow
+from flowckpt import (
+    FileCheckpointStore,
+    MemoryCheckpointStore,
+    Retention,
+    RunOptions,
+    WorkflowEngine,
+    in_sync,
+    step,
+    workflow,
+)
 from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import SettingError
 from flowckpt.testing import FakeClock
@@ -226,7 +235,7 @@ def test_what_is_no_retention_is_refused(value):
 def test_a_run_with_a_retention_can_be_gone_back_in_and_rerun(reopen):
     run(reopen(), Retention(keep_last=2, pinned=["square[9]"]))
     engine = WorkflowEngine(reopen(), retention=Retention(keep_last=2))
-    assert engine.rollback_sync("run", "square[9]").steps == 10
+    assert in_sync(engine).rollback("run", "square[9]").steps == 10
     result = engine.resume_sync(squares, workflow_id="run", options=RunOptions(from_step="square[5]"))
     assert (result.output, result.steps.restored) == (sum(n * n for n in range(30)), 5)
 

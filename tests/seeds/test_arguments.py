@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from flowckpt import MemoryCheckpointStore, Secret, WorkflowEngine, open_store, step, workflow
+from flowckpt import MemoryCheckpointStore, Secret, WorkflowEngine, in_sync, open_store, step, workflow
 from flowckpt.errors import StepDefinitionError, StepFailedError
 
 QUERY = """
@@ -84,7 +84,7 @@ def test_each_call_of_a_map_records_its_own_and_a_resume_keeps_them() -> None:
 
     engine = WorkflowEngine(MemoryCheckpointStore())
     engine.run_sync(flow, workflow_id="run")
-    engine.signal_sync("run", "end")
+    in_sync(engine).signal("run", "end")
     assert engine.resume_sync(flow, workflow_id="run").status == "completed"
     found = recorded(engine.store)
     assert found["many/[0]"] == {"source": "a", "limit": 2, "password": None}

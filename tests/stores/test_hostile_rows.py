@@ -8,7 +8,7 @@ import sqlite3
 
 import pytest
 
-from flowckpt import WorkflowEngine, step, workflow
+from flowckpt import WorkflowEngine, in_sync, step, workflow
 from flowckpt.core.codec.results import make_result
 from flowckpt.core.records import History
 from flowckpt.errors import CheckpointCorruptedError
@@ -70,7 +70,7 @@ def test_a_result_that_flowckpt_never_writes_is_damage_of_the_record(database, m
         assert [each.severity for each in store.runs.check()] == ["corrupt"]
     else:
         with pytest.raises(CheckpointCorruptedError, match="flowckpt never writes"):
-            WorkflowEngine(store).plan_sync(hostile, workflow_id="run")
+            in_sync(WorkflowEngine(store)).plan(hostile, workflow_id="run")
 
 
 @pytest.mark.parametrize(("field", "value"), [("inputs", 7), ("inputs_hash", {})])
@@ -81,7 +81,7 @@ def test_a_head_that_flowckpt_never_writes_is_damage_of_the_record(database, mon
     make_digests_fit(query, monkeypatch)
     engine = WorkflowEngine(store)
     with pytest.raises(CheckpointCorruptedError, match="flowckpt never writes"):
-        engine.plan_sync(hostile, workflow_id="run")
+        in_sync(engine).plan(hostile, workflow_id="run")
     with pytest.raises(CheckpointCorruptedError, match="flowckpt never writes"):
         engine.open("run", workflow=hostile)
     with pytest.raises(CheckpointCorruptedError, match="flowckpt never writes"):
@@ -103,7 +103,7 @@ def test_a_column_of_a_checkpoint_that_flowckpt_never_writes_is_damage_wherever_
 def test_a_checkpoint_from_before_its_attempt_is_found_by_the_check_and_removed_by_a_repair(database):
     store, query = database
     engine = WorkflowEngine(store)
-    engine.signal_sync("run", "go", 1)
+    in_sync(engine).signal("run", "go", 1)
     assert engine.resume_sync(hostile, workflow_id="run").status == "completed"
     ((last, first_left),) = query("SELECT max(sequence), max(continues_sequence) FROM checkpoints, attempts")
     query(f"UPDATE attempts SET continues_sequence = {last} WHERE attempt = 2")

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 
-from flowckpt import WorkflowEngine, step, workflow
+from flowckpt import WorkflowEngine, in_sync, step, workflow
 from flowckpt.core.records.listing import RunFilter
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.filesystem import PosixFileSystem
@@ -239,7 +239,7 @@ def test_every_run_goes_on_where_it_stood(old, version, pipeline):
         engine = WorkflowEngine(store, verifier=EvidenceVerifier("."))
         if version > 1:
             outputs |= {"waits": 10, "waits, and was answered": 9}
-            engine.signal_sync("waits", "go", {"n": 2})
+            in_sync(engine).signal("waits", "go", {"n": 2})
         for run, output in outputs.items():
             ended = engine.resume_sync(named[workflows[run]], workflow_id=run)
             assert (ended.status, ended.output) == ("completed", output), (run, ended.error)
@@ -255,7 +255,7 @@ def test_evidence_of_old_rows_is_checked_before_they_are_reused(old, pipeline):
     Path("report.txt").write_text("it is another now\n")
     with opened(old.spec) as store:
         engine = WorkflowEngine(store, verifier=EvidenceVerifier("."))
-        plan = engine.plan_sync(pipeline.proved, workflow_id="proved and gone")
+        plan = in_sync(engine).plan(pipeline.proved, workflow_id="proved and gone")
         assert plan.steps[0].decision == "rerun"
 
 

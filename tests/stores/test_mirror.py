@@ -23,6 +23,7 @@ from flowckpt import (
     RunOptions,
     WorkflowEngine,
     continue_as,
+    in_sync,
     open_store,
     prune,
     step,
@@ -655,7 +656,7 @@ def test_retention_and_rollback_reach_a_mirror_that_was_away():
     engine.run_sync(squares, workflow_id=RUN, count=4)
     alone = WorkflowEngine(primary)
     first = record(primary)[0]
-    alone.rollback_sync(RUN, first.checkpoint_id, workflow=squares)
+    in_sync(alone).rollback(RUN, first.checkpoint_id, workflow=squares)
     assert engine.resume_sync(squares, workflow_id=RUN).output == 14
     assert asyncio.run(mirror.load_latest(RUN)).step_results == asyncio.run(primary.load_latest(RUN)).step_results
 

@@ -17,7 +17,7 @@ import attrs
 import golden_pipeline
 
 import flowckpt
-from flowckpt import WorkflowEngine, open_store
+from flowckpt import WorkflowEngine, in_sync, open_store
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.process import current_process
 from flowckpt.engine import RunOptions
@@ -25,7 +25,7 @@ from flowckpt.evidence import EvidenceVerifier
 from flowckpt.stores.leases import LeaseTimes
 
 LEASE_SECONDS = 0.3
-HAS_MESSAGES = hasattr(WorkflowEngine, "signal_sync")
+HAS_MESSAGES = hasattr(WorkflowEngine, "signal")
 
 
 def opened(spec):
@@ -80,8 +80,8 @@ def fill(spec):
     drive(spec, run(golden_pipeline.composed, "composed", {"team": "ops"}), dies=True)
     drive(spec, run(golden_pipeline.proved, "proved", path="report.txt"), dies=True)
     drive(spec, run(golden_pipeline.proved, "proved and gone", path="report.txt"), dies=True)
-    drive(spec, lambda engine, store: engine.fork_sync("done", new_id="forked", from_step="last"))
-    drive(spec, lambda engine, store: engine.rollback_sync("Crashed", "large"))
+    drive(spec, lambda engine, store: in_sync(engine).fork("done", new_id="forked", from_step="last"))
+    drive(spec, lambda engine, store: in_sync(engine).rollback("Crashed", "large"))
 
     def delete(engine, store):
         asyncio.run(store.delete_checkpoint("done", "large"))
@@ -94,7 +94,7 @@ def fill(spec):
 def fill_waits(spec):
     drive(spec, run(golden_pipeline.waiting, "waits", {"team": "data"}))
     drive(spec, run(golden_pipeline.waiting, "waits, and was answered"))
-    drive(spec, lambda engine, store: engine.signal_sync("waits, and was answered", "go", {"n": 1}))
+    drive(spec, lambda engine, store: in_sync(engine).signal("waits, and was answered", "go", {"n": 1}))
     drive(spec, lambda engine, store: asyncio.run(store.pin("done", 2)))
 
 
