@@ -96,6 +96,8 @@ FORGED: dict[str, Any] = {
     "tags": {"../x": "y"},
     "saving": {"every": 0},
     "superseded": [{"path": "a", "duration_ms": 0}],
+    "started_once": ["a", 5],
+    "runners": {"a": [["host", "", 1, "0"]]},
     "manager": {"head": -1, "plan": ["x"]},
     "packages": {"1": {"flowckpt": "99"}},
     "ended": {"attempt": 1, "at": "2026-01-01T00:00:00Z"},

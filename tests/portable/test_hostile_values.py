@@ -70,6 +70,17 @@ PLACES = {
             *("reusable_from", "not_reusable", "packages", "defaulted", "manager", "base_path", "secret", "imported"),
         )
     },
+    **{
+        f"metadata {name} of a step in doubt": lambda doc, tree, name=name: (
+            doc["metadata"].update({name: tree}),
+            doc.update(in_flight=["b"], step_results=doc["step_results"][:1], status="running", reason="in_doubt"),
+        )
+        for name in ("started_once", "runners")
+    },
+    "the process of a step in doubt": lambda doc, tree: (
+        doc["metadata"].update(runners={"b": [["host", "", 1, tree]], "c": [tree], "d": tree}),
+        doc.update(in_flight=["b"], step_results=doc["step_results"][:1], status="running", reason="in_doubt"),
+    ),
     "one wait": lambda doc, tree: doc["metadata"].update(waits={"a": tree}),
     "claims of a wait": lambda doc, tree: doc["metadata"].update(
         waits={"b": {"kind": "approval", "since": "2026-01-01T00:00:00Z", "claims": {"evidence_list": [tree]}}}

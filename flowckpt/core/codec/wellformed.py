@@ -109,6 +109,10 @@ def _mapping_of(check: Check) -> Check:
     return lambda value: type(value) is dict and all(map(check, value.values()))
 
 
+def _is_process(value: Any) -> bool:
+    return type(value) is list and [type(each) for each in value] == [str, str, int, int]
+
+
 def _object(needed: Mapping[str, Check], optional: Mapping[str, Check] | None = None) -> Check:
     """Return the check of an object with required and optional fields."""
     checks = {**needed, **(optional or {})}
@@ -249,6 +253,8 @@ _METADATA: Mapping[str, Check] = {
     "superseded": _list_of(_is_mapping),
     "packages": lambda value: _mapping_of(_is_text_mapping)(value) and all(map(str.isdecimal, map(str, value))),
     "settled": _sequence_of(_is_decision),
+    "started_once": _is_texts,
+    "runners": _mapping_of(_list_of(_is_process)),
     "reusable_from": _list_of(_is_positive),
     "not_reusable": _is_texts,
     "manager": _object({}, {"head": lambda value: type(value) is int, "plan": _sequence_of(_is_text)}),
