@@ -15,11 +15,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from flowckpt import execution
 from flowckpt.core.dsl import PythonAction
 from flowckpt.core.dsl.step import Action
 from flowckpt.core.system.blocking import allow_blocking, forget_allowance
@@ -65,16 +66,22 @@ async def run_python(
     Raises:
         StepTimeoutError: the function did not end in time.
     """
+    limit = asyncio.timeout(timeout_seconds)
 
     def on_left(call: Call) -> None:
         leave_running(workflow_id, path, lambda: call.is_at_work)
 
+    def on_returned(cancels: int) -> None:
+        execution.thread.deliver_later(
+            cancels - limit.expired(), interrupts
+        )  # the limit's own cancel has ended with it
+
+    run_in_thread = partial(threads.run, on_left=on_left, on_returned=on_returned)
     if timeout_seconds is None:
-        return await _call(action, interrupts, threads, on_left)
-    limit = asyncio.timeout(timeout_seconds)
+        return await _call(action, interrupts, run_in_thread)
     try:
         async with limit:
-            return await _call(action, interrupts, threads, on_left)
+            return await _call(action, interrupts, run_in_thread)
     except TimeoutError as error:
         if limit.expired():
             raise StepTimeoutError(path, timeout_seconds=timeout_seconds) from error
@@ -93,12 +100,12 @@ async def await_interruptibly(value: Any, interrupts: Interrupts) -> Any:
 
 
 async def _call(
-    action: PythonAction, interrupts: Interrupts, threads: StepThreads, on_left: Callable[[Call], None]
+    action: PythonAction, interrupts: Interrupts, run_in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
 ) -> Any:
     call = partial(action.function, *action.args, **action.kwargs)
     if is_async(action.function):
         return await await_interruptibly(call(), interrupts)
-    value = await await_interruptibly(threads.run(call, on_left=on_left), interrupts)
+    value = await await_interruptibly(run_in_thread(call), interrupts)
     return await await_interruptibly(value, interrupts) if inspect.isawaitable(value) else value
 
 

@@ -29,19 +29,24 @@ class AbandonedStepError(BaseException):
 
 
 Work = Callable[[], Any]
+_LOOKS, _LOOK_SECONDS = 20, 0.001
 
 
 class Call:
-    """A callable for a thread: it is waiting, running, or has ended.
+    """A callable for a thread, in the context of its caller: it is waiting, running, or has ended.
 
     Args:
         work: the callable.
         future: gets its outcome.
+
+    Attributes:
+        returned: the value that it returned; empty before that.
     """
 
     def __init__(self, work: Work, future: asyncio.Future[Any]) -> None:
         self.future = future
-        self._work = work
+        self.returned: list[Any] = []
+        self._work, self._context = work, contextvars.copy_context()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_abandoned = False
@@ -69,10 +74,21 @@ class Call:
                 raise AbandonedStepError
             self._thread = threading.current_thread()
         try:
-            return self._work()
+            # No bytecode comes between the return and this list, so no exception for a thread that is abandoned just now.
+            self.returned.extend(map(self._context.run, (self._work,)))
+            if not self.returned:  # `map` takes it for its own end
+                raise RuntimeError("the step raised StopIteration")
+            return self.returned[0]
         finally:
             with self._lock:  # from here on, abandoning comes too late, and must not affect the thread's next call
                 self._thread = None
+
+    async def wait_briefly(self) -> None:
+        """Wait until an abandoned call has ended, unless something blocks it: nearly always, it ends at once."""
+        for _ in range(_LOOKS):
+            if not self.is_at_work:
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
 
     def abandon(self) -> None:
         """Abandon the call: it ends at its next bytecode, or does not start; an ended call is not affected.
@@ -134,27 +150,38 @@ class StepThread:
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Call | None] | None = None
 
-    async def run(self, work: Work, *, on_left: Callable[[Call], None] | None = None) -> Any:
+    async def run(self, work: Work, *, on_left: Callable[[Call], None], on_returned: Callable[[int], None]) -> Any:
         """Run `work` on the thread, in the caller's context, and return its value.
 
         When the wait is cancelled, the thread is abandoned: `AbandonedStepError` is raised in it at its next bytecode,
-        and the next call gets a new thread.
+        and the next call gets a new thread. If `work` has returned by then, it has had its effect, and its value counts.
+
+        Args:
+            work: the callable.
+            on_left: called with a call that may still be running after a cancel.
+            on_returned: called with the number of cancels that came too late, if any did.
         """
         if self._queue is None:
             self._queue = queue.SimpleQueue()
             threading.Thread(target=_serve, args=(self._queue,), name="flowckpt-step", daemon=True).start()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        context = contextvars.copy_context()
-        call = Call(lambda: context.run(work), future)
+        call = Call(work, future)
         _relay.wake(self._queue, call)
         try:
             return await future
         except asyncio.CancelledError:
+            cancels = 1
             if not future.done() or future.cancelled():
                 call.abandon()  # first, so that the relay does not hand it to a thread that has ended
                 self.close()
-                if on_left is not None:
-                    on_left(call)
+                try:
+                    await call.wait_briefly()
+                except asyncio.CancelledError:
+                    cancels += 1
+            if call.returned:
+                on_returned(cancels)
+                return call.returned[0]
+            on_left(call)
             raise
 
     def close(self) -> None:
@@ -171,11 +198,11 @@ class StepThreads:
         self._idle: list[StepThread] = []
         self._is_closed = False
 
-    async def run(self, work: Work, *, on_left: Callable[[Call], None] | None = None) -> Any:
+    async def run(self, work: Work, *, on_left: Callable[[Call], None], on_returned: Callable[[int], None]) -> Any:
         """Run `work` on an idle thread, as `StepThread.run` does."""
         thread = self._idle.pop() if self._idle else StepThread()
         try:
-            return await thread.run(work, on_left=on_left)
+            return await thread.run(work, on_left=on_left, on_returned=on_returned)
         finally:
             if self._is_closed:
                 thread.close()
@@ -206,8 +233,6 @@ def _serve(calls: queue.SimpleQueue[Call | None]) -> None:
 
 
 def _deliver(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-    if isinstance(error, StopIteration):  # a future cannot hold one
-        error = RuntimeError(f"the step raised StopIteration: {error}")
     answers.give(future, value, error)
 
 

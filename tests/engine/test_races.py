@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Generator
 from typing import Any
@@ -218,6 +219,45 @@ def test_what_a_stopped_child_did_is_undone_at_once_and_only_once(reopen: Callab
     again = WorkflowEngine(reopen()).resume_sync(trip, workflow_id="run")
     assert again.status == "suspended", "the race is run again: what had won was undone"
     assert sorted(calls) == ["hold A", "hold A", "hold B", "hold B"] and len(ended) == 2
+
+
+@pytest.mark.parametrize("wins", [True, False])
+def test_a_booking_that_was_made_as_its_member_was_stopped_is_undone(wins: bool) -> None:
+    """The ledger decides: whoever books either returns, and is undone, or cleans up after itself."""
+    ledger: list[str] = []
+
+    def book(at: int) -> int:
+        try:
+            ledger.append("booked")
+        except BaseException:
+            ledger.append("undone")
+            raise
+        return at
+
+    def undo(at: int) -> None:
+        ledger.append("undone")
+
+    def decide(seconds: float) -> None:
+        time.sleep(seconds)
+        assert wins
+
+    @workflow
+    def hotel() -> Generator[Any, Any, Any]:
+        yield step("book").python(book, 1).rollback(undo)
+        yield step("confirmed").wait("never")
+
+    for number in range(120):
+        seconds, wanted = number % 12 / 20_000, 1 if wins else None
+
+        @workflow("trip")
+        def trip(seconds: float = seconds, wanted: int | None = wanted) -> Generator[Any, Any, Any]:
+            booking = step("hotel").workflow(hotel)
+            yield parallel(step("decide").python(decide, seconds), booking, min_success=wanted)
+
+        ledger.clear()
+        result = WorkflowEngine(MemoryCheckpointStore()).run_sync(trip)
+        assert result.status == ("completed" if wins else "failed")
+        assert ledger.count("booked") == ledger.count("undone"), (number, ledger)
 
 
 def test_a_rollback_to_a_checkpoint_after_a_race_keeps_what_it_undid(reopen: Callable[[], Any]) -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Generator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -151,8 +152,9 @@ async def test_a_step_that_is_left_before_its_thread_is_woken_keeps_no_other_wai
     relay = thread._Relay()
     relay._woken = relay._MOST  # as many have been woken and have not begun
     monkeypatch.setattr(thread, "_relay", relay)
-    left = asyncio.ensure_future(thread.StepThread().run(lambda: calls.append("left")))
-    kept = asyncio.ensure_future(thread.StepThread().run(lambda: "kept"))
+    heard: dict[str, Any] = {"on_left": lambda call: None, "on_returned": calls.append}
+    left = asyncio.ensure_future(thread.StepThread().run(lambda: calls.append("left"), **heard))
+    kept = asyncio.ensure_future(thread.StepThread().run(lambda: "kept", **heard))
     await asyncio.sleep(0)
     left.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -161,6 +163,22 @@ async def test_a_step_that_is_left_before_its_thread_is_woken_keeps_no_other_wai
     relay.wake_next()  # one of those
     assert await kept == "kept"
     assert calls == []
+
+
+async def test_a_cancel_that_comes_after_the_return_loses_no_value() -> None:
+    begun, late = list[int](), list[int]()
+
+    def wait_for_return(call: thread.Call) -> None:
+        raise AssertionError("it had returned")
+
+    work = partial(begun.append, 1)  # of no bytecode: it begins and returns at once
+    heard: dict[str, Any] = {"on_left": wait_for_return, "on_returned": late.append}
+    running = asyncio.ensure_future(thread.StepThread().run(work, **heard))
+    await asyncio.sleep(0)
+    while not begun:  # the loop stands still, so it cannot hear of the return
+        time.sleep(0)
+    running.cancel()
+    assert (await running, late) == (None, [1])
 
 
 async def test_an_applications_loop_stays_live_while_a_step_blocks() -> None:
