@@ -178,6 +178,9 @@ def follow_run(
         code = code or ExitCode.OUTPUT_FAILED
     _note_stop(result.error, session, workflow_id, resuming, attempt=result.attempt)
     if isinstance(result.error, NEEDS_A_DECISION) and line is not None:
+        if line.options.done or line.options.not_done:
+            latest = run_async(session.store.load_latest(workflow_id))
+            line = line.leave_out({each.path for each in latest.step_results if each.success} if latest else ())
         show_stop(result.error, line)
     elif code is ExitCode.SUSPENDED:
         show_ways_on(workflow_id, result.waits, store)

@@ -74,6 +74,13 @@ class ResumeLine(FieldEquality):
                 words += [option, value]
         return command_line(name, self.choice, self.workflow_id, options=[*words, *added])
 
+    def leave_out(self, ended: Collection[str]) -> ResumeLine:
+        """Return the resume without the decisions on steps that have ended since: they are in doubt no longer."""
+        options = self.options
+        done = {path: output for path, output in options.done.items() if path not in ended}
+        not_done = [path for path in options.not_done if path not in ended]
+        return attrs.evolve(self, options=attrs.evolve(options, done=done, not_done=not_done))
+
     def place_words(self) -> list[str]:
         """Return the options that name the program and its directory, if they were typed."""
         target = [] if self.target is None else ["--target", self.target]

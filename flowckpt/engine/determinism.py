@@ -45,6 +45,7 @@ from flowckpt.core.system.clock import SystemClock
 from flowckpt.engine.dry.recorded_drive import DryResponder
 from flowckpt.engine.engine import WorkflowEngine, run_in_own_loop
 from flowckpt.engine.rules.judge import identity_reasons
+from flowckpt.engine.rules.paths import is_stopped
 from flowckpt.engine.values.failures import read_answer, step_failure
 from flowckpt.engine.values.inputs import bind_inputs, bind_next, decode_input
 from flowckpt.engine.values.options import RunOptions
@@ -548,6 +549,8 @@ class _Comparison(DryResponder):
     async def answer_member(self, replay: Replay, member: Enter) -> Answer | None:
         step, result = member.step, member.result
         assert result is not None
+        if is_stopped(result):  # its record does not say how it was called
+            return read_answer(step, result)
         self.second.note_call(step, result, member.location)
         if step.action.is_composite:
             return await self.answer_composite(replay, member)

@@ -105,6 +105,15 @@ def test_what_cannot_be_is_said(orders, given, said):
     assert [run["workflow_id"] for run in orders("list", "--json").document] == ["one"]
 
 
+def test_the_output_of_a_map_is_set_by_its_members(flowckpt, tmp_path):
+    (tmp_path / "map.py").write_text(
+        "from flowckpt import step, workflow\n@workflow\ndef flow():\n    return (yield step('all').map(abs, [-1, -2], key=str))\n"
+    )
+    flowckpt("run", "map.py", "--id", "one").expect(0)
+    refused = flowckpt("fork", "one", "--id", "two", "--set", "all=[7, 8]").expect(2)
+    assert "it consists of the outputs of its members\nSet the output of a member, by its path." in refused.err
+
+
 def test_other_inputs(orders):
     ran = orders("fork", "one", "-i", "limit=2", "--id", "two").expect(0)
     assert "input limit: 1 → 2" in ran.out

@@ -399,6 +399,30 @@ def test_the_way_on_for_a_second_step_in_doubt_keeps_the_decision_on_the_first(f
     assert [line for line in flowckpt.log() if "bob" in line] == ["pay bob"] * 2
 
 
+@pytest.mark.parametrize("words", [("--done", "a"), ("--done", "a=1"), ("--not-done", "a")])
+def test_the_way_on_leaves_out_a_decision_that_was_followed(flowckpt, tmp_path, words):
+    (tmp_path / "two.py").write_text("""
+from flowckpt import step, workflow
+def make():
+    open("made", "w").close()
+def pay(name):
+    with open("log", "a") as file:
+        file.write(name + "\\n")
+@workflow
+def flow():
+    yield step("make").python(make).writes("made").checkpoint()
+    for name in "ab":
+        yield step(name).python(pay, name).at_most_once()
+""")
+    flowckpt("run", "two.py", "--id", "one").expect(0)
+    (tmp_path / "made").unlink()
+    flowckpt("resume", "one").expect(15)
+    err = flowckpt("resume", *words, "one").expect(15).err
+    (printed,) = re.findall(r"Keep its recorded result .*: flowckpt (.+)", err)
+    flowckpt(*shlex.split(printed)).expect(0)
+    assert sorted(flowckpt.log()) == ["a", "a", "b"] if words[0] == "--not-done" else ["a", "b"]
+
+
 def test_a_cancelled_run_names_its_step_in_doubt(killed):
     command = killed("pay.py:blind")
     ran = command("cancel", "one").expect(0)

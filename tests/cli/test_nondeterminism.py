@@ -139,3 +139,36 @@ def test_what_an_ephemeral_step_returned_is_not_called_so(program: Any) -> None:
     (program.directory / "model").write_text("b")
     ran = program("resume", "one").expect(0)
     assert ADVICE not in ran.err and program.log() == ["work", "rest", "work", "rest"]
+
+
+RACE = """
+import asyncio
+from flowckpt import parallel, step, workflow
+async def run(seconds):
+    await asyncio.sleep(seconds)
+    return seconds
+@workflow
+def child(seconds: int):
+    yield step("first").python(run, 0)
+    return (yield step("slow").python(run, seconds))
+@workflow
+def race():
+    quick = step("quick").python(run, 0)
+    LOSER
+    yield parallel(quick, loser, name="race", min_success=1, concurrency=CONCURRENCY)
+"""
+LOSERS = {
+    "a call with arguments": 'loser = step("loser").python(run, 60)',
+    "a version": 'loser = step("loser").python(run, seconds=60).version("2")',
+    "a command": 'loser = step("loser").command(["sleep", "60"])',
+    "a wait": 'loser = step("loser").wait("never")',
+    "an approval": 'loser = step("loser").approval("a release")',
+    "a child": 'loser = step("loser").workflow(child, seconds=60)',
+}
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+@pytest.mark.parametrize("loser", LOSERS)
+def test_the_check_accuses_no_race_of_the_member_that_it_stopped(flowckpt, tmp_path, loser, concurrency) -> None:
+    (tmp_path / "race.py").write_text(RACE.replace("LOSER", LOSERS[loser]).replace("CONCURRENCY", str(concurrency)))
+    assert "no difference" in flowckpt("run", "race.py:race", "--check").expect(0).out

@@ -514,3 +514,40 @@ def test_the_plan_says_once_that_the_resume_may_stop(flowckpt):
     lines = [line.strip() for line in out.splitlines() if " leave the same result as before" in line]
     assert len(lines) == 3 and len({line.partition(";")[0] for line in lines}) == 1
     assert [line.endswith("; otherwise the resume stops here") for line in lines] == [True, False, False]
+
+
+CHILD = """
+from flowckpt import step, workflow
+def note(line):
+    with open("log", "a") as file:
+        file.write(line + "\\n")
+    return 1
+@workflow
+def inner(fails: bool):
+    number = yield step("note").python(note, "inner").checkpoint()
+    return number
+@workflow
+def outer(fails: bool = False):
+    try:
+        number = yield step("child").workflow(inner, fails=fails)
+    except Exception:
+        number = "handled"
+    yield step("after").python(note, "after").checkpoint()
+    return number
+"""
+
+
+@pytest.mark.parametrize("edit", ["number + 1", "1 / 0 if fails is False else number"])
+def test_a_plan_shows_that_a_child_ends_otherwise_after_an_edit_between_its_steps(flowckpt, tmp_path, edit):
+    program = tmp_path / "child.py"
+    program.write_text(CHILD)
+    flowckpt("run", "child.py:outer", "--id", "one").expect(0)
+    program.write_text(CHILD.replace("return number\n", f"return {edit}\n", 1))
+    steps = {each["path"]: each["decision"] for each in flowckpt("plan", "one", "--json").document["steps"]}
+    assert steps == {"child/note": "reuse", "child": "rerun", "after": "rerun"}
+    before = flowckpt.log()
+    flowckpt("resume", "one").expect(0)
+    assert flowckpt.log()[len(before) :] == ["after"]
+    output = flowckpt("show", "one", "--json").document["output"]
+    flowckpt("run", "child.py:outer", "--id", "clean").expect(0)
+    assert output == flowckpt("show", "clean", "--json").document["output"]

@@ -351,26 +351,31 @@ class Planning(PlannedSteps):
             end = await self.drive_generator(replay)
         again = self.again.paths[had:]
         self.again.paths = before + again
-        is_reused = decision is Decision.REUSE and not again and not isinstance(end, str)
+        recorded = (plain_tree(result.held_output, "output"),) if result is not None and result.success else ()
+        returned: tuple[Any, ...] = ()
+        if isinstance(end, Finish):
+            try:
+                returned = (codec.encode(end.output, action.workflow.output_type, place=f"{path}: output"),)
+            except EncodingError:  # it contains the output of a step that is not recorded
+                returned = recorded
+        is_same_end = returned == recorded and (isinstance(end, Crash) or bool(returned))
+        is_reused = decision is Decision.REUSE and not again and is_same_end
         if result is None:
             self._plan_unended(enter, self.list_assumed())
         elif is_reused:
             self.add(result, Decision.REUSE, reasons)
         else:
             if decision is Decision.REUSE:
-                detail = f"{again[0]} runs again" if again else "it continues with another step"
+                detail = "it continues with another step" if isinstance(end, str) else "its code now ends it otherwise"
+                detail = f"{again[0]} runs again" if again else detail
                 reasons = (*reasons, Reason(ReasonKind.UPSTREAM, detail))
             self.add(result, Decision.RERUN, reasons)
         if isinstance(end, str):
             return None, False
+        if returned:
+            return (codec.decode(returned[0], action.workflow.output_type), None), is_reused
         if isinstance(end, Finish):
-            try:
-                tree = codec.encode(end.output, action.workflow.output_type, place=f"{path}: output")
-            except EncodingError:  # it contains the output of a step that is not recorded
-                if result is None or not result.success:
-                    return None, False
-                tree = plain_tree(result.held_output, "output")
-            return (codec.decode(tree, action.workflow.output_type), None), is_reused
+            return None, False
         if result is not None and result.error is not None:
             return (None, step_failure(path, result.error)), is_reused
         return None, False

@@ -81,15 +81,20 @@ _MOVES = (ReasonKind.ARGUMENTS, ReasonKind.VERSION)
 
 
 def edit_results(
-    workflow: Workflow[Any, Any], bound: BoundInputs, results: Sequence[StepResult], edits: Mapping[str, Edit]
+    workflow: Workflow[Any, Any],
+    bound: BoundInputs,
+    results: Sequence[StepResult],
+    edits: Mapping[str, Edit],
+    kept: Collection[str],
 ) -> list[StepResult]:
     """Return the results of the edited steps, driving the generator up to them. Nothing is run.
 
     Args:
         workflow: the workflow.
         bound: its inputs.
-        results: the recorded results up to the last edited step.
+        results: the recorded results.
         edits: the new outputs, by path.
+        kept: the other steps whose results stay.
 
     Raises:
         InputError: a step cannot be reached, or the resume would run an earlier one again and drop the edit.
@@ -99,7 +104,8 @@ def edit_results(
     found: list[StepResult] = []
     secrets = bound.known_secrets()
     values = bound.values(workflow, use_missing=use_missing_secret)
-    replay = Replay(workflow.make_generator(values), results, workflow.name, is_muted=True)
+    staying = [each for each in results if each.path in edits or each.path in kept]
+    replay = Replay(workflow.make_generator(values), staying, workflow.name, is_muted=True)
 
     def visit(step: Step[Any], result: StepResult) -> Answer:
         if result.path in edits:
@@ -281,8 +287,7 @@ async def fork_run(store: StoreBase, clock: Clock, source_id: str, plan: ForkPla
         raise _stale_error(source_id, latest, moved)
     edited: list[StepResult] = []
     if edits and workflow is not None and bound is not None:
-        staying = {*edits, *(result.path for result in kept)}
-        edited = edit_results(workflow, bound, [each for each in results if each.path in staying], edits)
+        edited = edit_results(workflow, bound, results, edits, {result.path for result in kept})
     new = {result.path for result in (*kept, *edited)}
     dropped = [result for result in results if result.path not in new]
     data = _make_first_checkpoint(clock, source_id, latest, [*map(_inherit, kept), *edited], rechecking.options)
