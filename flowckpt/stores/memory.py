@@ -31,7 +31,7 @@ from flowckpt.core.system.numbers import pluralize
 from flowckpt.core.system.process import ProcessIdentity, current_process
 from flowckpt.errors import CheckpointNotFoundError, FencedError, RunExistsError, RunLockedError
 from flowckpt.stores.base import Finding, RunSurvey, StoreBase, make_survey
-from flowckpt.stores.runs_base import RetainingStore, RunsBase, RunWriter, refused_as_encoding_error
+from flowckpt.stores.runs_base import PreparedSave, RetainingStore, RunsBase, RunWriter, refused_as_encoding_error
 
 if TYPE_CHECKING:
     from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo
@@ -214,19 +214,12 @@ class MemoryRunWriter(RunWriter):
         run.current = _Course(shared_records, run.current.encoded[:length], run.current.generation)
         return (), view.history.view(length)
 
-    def _write(
-        self,
-        data: CheckpointData,
-        view: HistoryView,
-        held: int,
-        encoded: tuple[dict[str, Any] | None, Mapping[str, Blob]],
-        beginning: Sequence[Any],
-        evicted: frozenset[int],
-    ) -> None:
-        run, (head, blobs), count, history = self.run, encoded, view.length, view.history
+    def _write(self, save: PreparedSave) -> None:
+        run, data, (head, blobs) = self.run, save.data, save.encoded
+        held, count, history = save.held, save.view.length, save.view.history
         course = _Course() if data.reason is Reason.CONTINUED else run.current
         if blobs or history.blobs:
-            named, missing = self._find_new_values(view, held, blobs)
+            named, missing = self._find_new_values(save, blobs)
             course.generation.blobs.update({digest: blob.content() for digest, blob in missing.items()})
             self._mark_values_durable(named, ())
         if count > held:
@@ -243,7 +236,7 @@ class MemoryRunWriter(RunWriter):
         run.last_sequence = sequence
         if run.steps:
             run.steps = {}
-        for each in evicted:  # by bisection, so it takes no longer in a long run
+        for each in save.evicted:  # by bisection, so it takes no longer in a long run
             place = bisect_left(stored, each, key=_SEQUENCE)
             if place < len(stored) - 1 and _SEQUENCE(stored[place]) == each:
                 course.generation.deleted.add(each)

@@ -17,7 +17,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, TypeVar, cast
 
 from flowckpt import stores
 from flowckpt.core import records
@@ -38,7 +38,6 @@ from flowckpt.stores.leases import Heartbeat, RunLimit
 
 if TYPE_CHECKING:
     from flowckpt.core.codec.blob import Blob, Fetch
-    from flowckpt.core.codec.results import Blobs
     from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo, Selection
     from flowckpt.stores.log.image import RunImage
 
@@ -105,6 +104,26 @@ class FencedWriter:
         )
 
 
+class PreparedSave(NamedTuple):
+    """A checkpoint that may be saved.
+
+    Attributes:
+        data: the checkpoint.
+        view: its history.
+        held: the number of results that are stored already.
+        encoded: what `RunWriter._encode` returned.
+        beginning: what the same write must record about the beginning of the attempt; see `RunWriter._begin_attempt`.
+        evicted: the sequences of the checkpoints that the same write removes.
+    """
+
+    data: CheckpointData
+    view: HistoryView
+    held: int
+    encoded: Any
+    beginning: Sequence[Any]
+    evicted: frozenset[int]
+
+
 class RunWriter(ABC):
     """A run that this process owns: the only object that writes to it.
 
@@ -152,12 +171,12 @@ class RunWriter(ABC):
         """Save a checkpoint with its new results."""
         self._check_process()
         with self._one_at_a_time:
-            view, held, encoded, beginning, evicted = self._prepare_save(data)
-            self._write(data, view, held, encoded, beginning, evicted)
-            self._acknowledge(data, view, evicted)
+            save = self._prepare_save(data)
+            self._write(save)
+            self._acknowledge(save)
 
-    def _prepare_save(self, data: CheckpointData) -> tuple[HistoryView, int, Any, Sequence[Any], frozenset[int]]:
-        """Check that a checkpoint may be saved, and return the other arguments of `_write`."""
+    def _prepare_save(self, data: CheckpointData) -> PreparedSave:
+        """Check that a checkpoint may be saved, and encode it."""
         self._check_usable()
         if data.attempt != self.attempt:
             raise FencedError(self.workflow_id, attempt=data.attempt, newest_attempt=self.attempt)
@@ -182,25 +201,24 @@ class RunWriter(ABC):
                 workflow_id=self.workflow_id,
                 found=f"{held} results stored, {len(view)} given",
             )
-        return view, held, encoded, beginning, frozenset(self._evicted) if self._evicted else _NOTHING
+        evicted = frozenset(self._evicted) if self._evicted else _NOTHING
+        return PreparedSave(data, view, held, encoded, beginning, evicted)
 
-    def _acknowledge(self, data: CheckpointData, view: HistoryView, evicted: frozenset[int]) -> None:
+    def _acknowledge(self, save: PreparedSave) -> None:
         """Record in memory that a checkpoint is durable."""
         self.is_adopted = True
-        self.saved, self.last_sequence = view, data.sequence
+        self.saved, self.last_sequence = save.view, save.data.sequence
         if self._first is None:
-            self._first = data
-        if evicted:
-            self._evicted -= evicted  # not those that the caller added since, for the next save
+            self._first = save.data
+        if save.evicted:
+            self._evicted -= save.evicted  # not those that the caller added since, for the next save
 
-    def _find_new_values(
-        self, view: HistoryView, held: int, of_head: Mapping[str, Blob]
-    ) -> tuple[list[Blob], dict[str, Blob]]:
+    def _find_new_values(self, save: PreparedSave, of_head: Mapping[str, Blob]) -> tuple[list[Blob], dict[str, Blob]]:
         """Return the large values of a save, and by digest those that the run does not have yet."""
-        blobs = list(of_head.values())
-        if view.history.blobs:
-            for index in range(held, len(view)):
-                blobs.extend(view.history.blobs.get(index, {}).values())
+        blobs, of_results = list(of_head.values()), save.view.history.blobs
+        if of_results:
+            for index in range(save.held, len(save.view)):
+                blobs.extend(of_results.get(index, {}).values())
         return blobs, {blob.digest: blob for blob in blobs if blob.digest not in self._values}
 
     def _mark_values_durable(self, blobs: list[Blob], missing: Iterable[str]) -> None:
@@ -277,15 +295,7 @@ class RunWriter(ABC):
         """
 
     @abstractmethod
-    def _write(
-        self,
-        data: CheckpointData,
-        view: HistoryView,
-        held: int,
-        encoded: Any,
-        beginning: Sequence[Any],
-        evicted: frozenset[int],
-    ) -> None:
+    def _write(self, save: PreparedSave) -> None:
         """Make a checkpoint durable with its results from `held` on, and check afterwards that the run is still owned.
 
         Raises:
@@ -316,31 +326,22 @@ class LogRunWriter(RunWriter):
         super().__init__(image.workflow_id, attempt, token, last_sequence=last_sequence, values=values, fetch=fetch)
         self.image = image
 
-    def _write(
-        self,
-        data: CheckpointData,
-        view: HistoryView,
-        held: int,
-        encoded: tuple[bytes, Blobs],
-        beginning: Sequence[bytes],
-        evicted: frozenset[int],
-    ) -> None:
-        line = self._write_values_and_encode(view, held, encoded, evicted)
-        self._append(data, view, [*beginning, line], evicted)
+    def _write(self, save: PreparedSave) -> None:
+        line = self._write_values_and_encode(save)
+        self._append(save, [*save.beginning, line])
 
-    def _write_values_and_encode(
-        self, view: HistoryView, held: int, encoded: tuple[bytes, Blobs], evicted: frozenset[int]
-    ) -> bytes:
+    def _write_values_and_encode(self, save: PreparedSave) -> bytes:
         """Make the large values of a checkpoint durable; return its line without the closing brace."""
-        head, of_head = encoded
-        if of_head or view.history.blobs:
-            blobs, missing = self._find_new_values(view, held, of_head)
+        head, of_head = save.encoded
+        history = save.view.history
+        if of_head or history.blobs:
+            blobs, missing = self._find_new_values(save, of_head)
             if missing:
                 self._write_values(missing)
             self._mark_values_durable(blobs, missing)
-        results = b",".join(view.history.encoded_between(held, view.length))
-        if evicted:
-            head += b',"evicts":%b' % dumps(sorted(evicted)).encode()
+        results = b",".join(history.encoded_between(save.held, save.view.length))
+        if save.evicted:
+            head += b',"evicts":%b' % dumps(sorted(save.evicted)).encode()
         return b'{"step_results":[%b],%b' % (results, head)
 
     @abstractmethod
@@ -348,7 +349,7 @@ class LogRunWriter(RunWriter):
         """Make large values durable, given by digest."""
 
     @abstractmethod
-    def _append(self, data: CheckpointData, view: HistoryView, lines: Sequence[bytes], evicted: frozenset[int]) -> None:
+    def _append(self, save: PreparedSave, lines: Sequence[bytes]) -> None:
         """Make the lines of a checkpoint durable; see `_write`."""
 
 

@@ -220,7 +220,7 @@ async def test_two_owners_of_a_run_in_one_group_are_told_apart(postgresql):
     await owned(postgresql)
     mine = postgresql.runs.owned[RUNS[0]]
     data = checkpoint(2, results("a", "b"), checkpoint_id="second")
-    addition = mine._make_addition(data, *mine._prepare_save(data))
+    addition = mine._make_addition(mine._prepare_save(data))
     gone = attrs.evolve(addition, writer="gone", checkpoint=(addition.run, 3, *addition.checkpoint[2:]))
     pool = postgresql.runs.database._pool
     connection = pool.take()

@@ -27,7 +27,7 @@ from flowckpt.stores.file.values import share_blobs, write_blobs
 from flowckpt.stores.log.image import RunImage
 from flowckpt.stores.log.sealing.protection import PLAIN, Seals
 from flowckpt.stores.log.segment import SegmentDamagedError, chain_line, parse_header
-from flowckpt.stores.runs_base import FencedWriter, LogRunWriter
+from flowckpt.stores.runs_base import FencedWriter, LogRunWriter, PreparedSave
 
 if TYPE_CHECKING:
     from flowckpt.stores.file.directory import TruncationGuard
@@ -164,23 +164,23 @@ class FileRunWriter(LogRunWriter):
         self.is_adopted = True
         return (), self.saved
 
-    def _append(self, data: CheckpointData, view: HistoryView, lines: Sequence[bytes], evicted: frozenset[int]) -> None:
+    def _append(self, save: PreparedSave, lines: Sequence[bytes]) -> None:
         self.writer.append(lines[0])
-        self._note_append(data, evicted)
+        self._note_append(save)
 
     def save_in_group(self, data: CheckpointData) -> Waiting[None]:
         """Save a checkpoint, like `save`."""
         self._check_process()
         with self._one_at_a_time:
-            view, held, encoded, _, evicted = self._prepare_save(data)
-            write_and_encode = partial(self._write_values_and_encode, view, held, encoded, evicted)
-            has_large_values = bool(encoded[1])  # each is written and synced
+            save = self._prepare_save(data)
+            write_and_encode = partial(self._write_values_and_encode, save)
+            has_large_values = bool(save.encoded[1])  # each is written and synced
             body = (yield write_and_encode, APART) if has_large_values else write_and_encode()
             digest = self.writer.write(body)
             yield self.writer.sync, None
             self.writer.acknowledge(digest)
-            self._note_append(data, evicted)
-            self._acknowledge(data, view, evicted)
+            self._note_append(save)
+            self._acknowledge(save)
 
     @property
     def is_guarded(self) -> bool:
@@ -203,12 +203,12 @@ class FileRunWriter(LogRunWriter):
         )
         self._has_blob_directory = True
 
-    def _note_append(self, data: CheckpointData, evicted: frozenset[int]) -> None:
+    def _note_append(self, save: PreparedSave) -> None:
         """Update the state after an append."""
-        if evicted:
+        if save.evicted:
             self._known_ids = None  # read again before the next deletion
         elif self._known_ids is not None:
-            self._known_ids[data.sequence] = data.checkpoint_id
+            self._known_ids[save.data.sequence] = save.data.checkpoint_id
         self.started.end = 0
         if self._guard is not None:
             self._note_head()

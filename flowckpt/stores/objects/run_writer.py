@@ -23,7 +23,7 @@ from flowckpt.stores.objects.attempt import CLEARED, RELEASED, AttemptEnd, is_en
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.claim import ClaimedAttempt, read_keys, sweep, sweep_values, withdraw_claim
 from flowckpt.stores.objects.layout import RunKeys, pack, unpack
-from flowckpt.stores.runs_base import FencedWriter, LogRunWriter
+from flowckpt.stores.runs_base import FencedWriter, LogRunWriter, PreparedSave
 
 
 class ObjectRunWriter(LogRunWriter):
@@ -66,8 +66,8 @@ class ObjectRunWriter(LogRunWriter):
         document["adopts"]["last_line"] = ""  # an object exists or not: no copy is needed
         return [dumps(document)[:-1].encode()], view.history.view(cut.results)
 
-    def _append(self, data: CheckpointData, view: HistoryView, lines: Sequence[bytes], evicted: frozenset[int]) -> None:
-        self._unacknowledged = partial(self._acknowledge, data, view, evicted)
+    def _append(self, save: PreparedSave, lines: Sequence[bytes]) -> None:
+        self._unacknowledged = partial(self._acknowledge, save)
         try:
             self.writer.append(*lines)
         except FencedError as error:
@@ -75,7 +75,7 @@ class ObjectRunWriter(LogRunWriter):
                 with contextlib.suppress(CheckpointStorageError):
                     sweep_values(self._bucket, self.keys, self.workflow_id)
             raise
-        if data.status is not Status.RUNNING:  # it ends or waits: do not report that for a removed run
+        if save.data.status is not Status.RUNNING:  # it ends or waits: do not report that for a removed run
             self._check_exists()
 
     def _write_values(self, missing: Mapping[str, Blob]) -> None:
@@ -91,11 +91,10 @@ class ObjectRunWriter(LogRunWriter):
         except CheckpointStorageError:  # the save itself succeeded
             pass
 
-    def _acknowledge(self, data: CheckpointData, view: HistoryView, evicted: frozenset[int]) -> None:
-        super()._acknowledge(data, view, evicted)
-        self._unacknowledged = None
-        self._started_at = self._started_at or start_of_run(data.metadata) or data.saved_at
-        self._last = data
+    def _acknowledge(self, save: PreparedSave) -> None:
+        super()._acknowledge(save)
+        self._unacknowledged, self._last = None, save.data
+        self._started_at = self._started_at or start_of_run(save.data.metadata) or save.data.saved_at
 
     def repeat_unknown_save(self) -> None:
         """Repeat a save whose outcome is unknown; see `RunWriter.repeat_unknown_save`."""

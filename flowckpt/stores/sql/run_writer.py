@@ -17,7 +17,7 @@ from flowckpt.core.records import CheckpointData, HistoryView, Reason
 from flowckpt.core.records.checkpoint import verified_after
 from flowckpt.core.records.generation import start_of_run
 from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
-from flowckpt.stores.runs_base import FencedWriter, RunWriter, as_encoding_error
+from flowckpt.stores.runs_base import FencedWriter, PreparedSave, RunWriter, as_encoding_error
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Addition, Database, Outcome, Row, Session, unwrap_outcome
 from flowckpt.stores.sql.image import RunImage, refresh_run_row
@@ -34,7 +34,7 @@ class _Pending(NamedTuple):
     is_verified: bool | None
     blobs: list[Blob]
     missing: Mapping[str, Blob]
-    saved: tuple[CheckpointData, HistoryView, frozenset[int]]
+    save: PreparedSave
 
 
 class SqlRunWriter(FencedWriter, RunWriter):
@@ -114,29 +114,12 @@ class SqlRunWriter(FencedWriter, RunWriter):
         self._is_verified = verified_after(None, view.history.results[:length])
         return [(rows.BEGIN_ATTEMPT, [row])], view.history.view(length)
 
-    def _write(
-        self,
-        data: CheckpointData,
-        view: HistoryView,
-        held: int,
-        encoded: tuple[str, str | None, Blobs],
-        beginning: Sequence[Statement],
-        evicted: frozenset[int],
-    ) -> None:
-        addition = self._make_addition(data, view, held, encoded, beginning, evicted)
-        self._commit(self._database.write_now, addition)
+    def _write(self, save: PreparedSave) -> None:
+        self._commit(self._database.write_now, self._make_addition(save))
 
-    def _make_addition(
-        self,
-        data: CheckpointData,
-        view: HistoryView,
-        held: int,
-        encoded: tuple[str, str | None, Blobs],
-        beginning: Sequence[Statement],
-        evicted: frozenset[int],
-    ) -> Addition:
+    def _make_addition(self, save: PreparedSave) -> Addition:
         """Return the rows of a save, and prepare its acknowledgement."""
-        document, head, of_head = encoded
+        data, view, held, (document, head, of_head), beginning, evicted = save
         run, attempt, history, count = self.run, self.attempt, view.history, view.length
         others = [*beginning]
         described, tags = self._describe(data)
@@ -162,7 +145,7 @@ class SqlRunWriter(FencedWriter, RunWriter):
                 answer = verified_after(answer, [result])
         if evidence:
             others.append((rows.ADD_EVIDENCE, evidence))
-        blobs, missing = self._find_new_values(view, held, of_head) if of_head or history.blobs else ([], {})
+        blobs, missing = self._find_new_values(save, of_head) if of_head or history.blobs else ([], {})
         if missing:
             named = [(secrets.token_hex(16), blob) for blob in missing.values()]
             others.append((rows.ADD_CONTENT, [(name, blob.content()) for name, blob in named]))
@@ -177,14 +160,14 @@ class SqlRunWriter(FencedWriter, RunWriter):
             others.append((rows.DELETE_CHECKPOINT, [(moment, run, each) for each in doomed]))
         checkpoint = rows.checkpoint_row(data, run, count, max(size, 1), answer, view.chain.hex(), document, self._head)
         addition = Addition(self.workflow_id, self.token, checkpoint, added, others)
-        self._pending = _Pending(addition, answer, blobs, missing, (data, view, evicted))
+        self._pending = _Pending(addition, answer, blobs, missing, save)
         return addition
 
-    def _acknowledge(self, data: CheckpointData, view: HistoryView, evicted: frozenset[int]) -> None:
-        super()._acknowledge(data, view, evicted)
+    def _acknowledge(self, save: PreparedSave) -> None:
+        super()._acknowledge(save)
         assert self._pending is not None, "it is set before each write"
         _, self._is_verified, blobs, missing, _ = self._pending
-        self._image, self._described, self._pending = None, data, None
+        self._image, self._described, self._pending = None, save.data, None
         self._mark_values_durable(blobs, missing)
 
     def _describe(self, data: CheckpointData) -> tuple[Row, list[Row]]:
@@ -207,7 +190,7 @@ class SqlRunWriter(FencedWriter, RunWriter):
             return None
         was_poisoned = self.is_poisoned
         try:
-            addition = self._make_addition(data, *self._prepare_save(data))
+            addition = self._make_addition(self._prepare_save(data))
             self.is_poisoned = True
             return self._database.write_later(addition, partial(self._complete, addition))
         except BaseException as error:  # nothing will be written
@@ -228,7 +211,7 @@ class SqlRunWriter(FencedWriter, RunWriter):
 
     def _acknowledge_last(self) -> None:
         assert self._pending is not None, "it is set before each write"
-        self._acknowledge(*self._pending.saved)
+        self._acknowledge(self._pending.save)
 
     def _commit(self, write: Callable[[Addition], bool], addition: Addition) -> None:
         was_poisoned = self.is_poisoned
