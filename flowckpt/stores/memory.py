@@ -31,7 +31,14 @@ from flowckpt.core.system.numbers import pluralize
 from flowckpt.core.system.process import ProcessIdentity, current_process
 from flowckpt.errors import CheckpointNotFoundError, FencedError, RunExistsError, RunLockedError
 from flowckpt.stores.base import Finding, RunSurvey, StoreBase, make_survey
-from flowckpt.stores.runs_base import PreparedSave, RetainingStore, RunsBase, RunWriter, refused_as_encoding_error
+from flowckpt.stores.runs_base import (
+    Claimed,
+    PreparedSave,
+    RetainingStore,
+    RunsBase,
+    RunWriter,
+    refused_as_encoding_error,
+)
 
 if TYPE_CHECKING:
     from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo
@@ -277,10 +284,8 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
 
     # --- owners ----------------------------------------------------------------------------------------------------
 
-    def _claim(
-        self, workflow_id: str, *, take_over: bool, at_least: int, previous: MemoryRunWriter | None
-    ) -> tuple[MemoryRunWriter, CheckpointData | None, tuple[str, ...]]:
-        run = self.stored.setdefault(workflow_id, _Run())
+    def _claim(self, workflow_id: str, *, take_over: bool, at_least: int) -> Claimed[MemoryRunWriter]:
+        run, previous = self.stored.setdefault(workflow_id, _Run()), self.owned.get(workflow_id)
         writer = MemoryRunWriter(run, workflow_id, max(run.attempt + 1, at_least))
         if previous is not None:
             previous.close()

@@ -2,7 +2,7 @@
 
 `RunsBase` holds the runs that this process owns. A `RunWriter` is the only object that writes to one of them. The rules
 of a save are in `RunWriter.save`: who may save, under which attempt and sequence, and that the history continues the
-stored one. `Medium` and the abstract methods of `RunWriter` are what a medium implements: how it claims a run, how bytes
+stored one. The abstract methods of both are what a medium implements: how it claims a run, how bytes
 become durable, and how a writer learns that the run has a new owner. `BlockingStore` is the store around them: its async
 methods run on a worker thread, or in place if nothing else could run meanwhile.
 """
@@ -17,7 +17,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from flowckpt import stores
 from flowckpt.core import records
@@ -81,8 +81,8 @@ class FencedWriter:
         """Whether a save found that another attempt has started, or that the run was removed."""
         return self._fence is not None
 
-    def _refuse_write(self, workflow_id: str, attempt: int, medium: str) -> NoReturn:
-        """Raise the error of a writer that was fenced, or whose last write failed.
+    def _refuse_unusable(self, workflow_id: str, attempt: int, medium: str) -> None:
+        """Refuse to write if the writer was fenced, or if its last write failed.
 
         Args:
             workflow_id: the run.
@@ -95,13 +95,14 @@ class FencedWriter:
         """
         if self._fence is not None:
             raise FencedError(workflow_id, attempt=attempt, newest_attempt=self._fence.newest_attempt) from self._fence
-        raise CheckpointStorageError(
-            f"an earlier save of run {workflow_id!r} failed, so what is {medium} is unknown",
-            workflow_id=workflow_id,
-            operation="save",
-            is_outcome_unknown=True,
-            remedy="This attempt writes nothing more. Resume the run: the next attempt finds out what was saved.",
-        )
+        if self.is_poisoned:
+            raise CheckpointStorageError(
+                f"an earlier save of run {workflow_id!r} failed, so what is {medium} is unknown",
+                workflow_id=workflow_id,
+                operation="save",
+                is_outcome_unknown=True,
+                remedy="This attempt writes nothing more. Resume the run: the next attempt finds out what was saved.",
+            )
 
 
 class PreparedSave(NamedTuple):
@@ -355,71 +356,11 @@ class LogRunWriter(RunWriter):
 
 _NOTHING: frozenset[int] = frozenset()
 W = TypeVar("W", bound=RunWriter)
+Claimed = tuple[W, CheckpointData | None, tuple[str, ...]]
+"""The writer of a claimed run, the newest checkpoint, and remarks from reading."""
 
 
-class Medium(ABC, Generic[W]):
-    """The part of `RunsBase` that each medium implements."""
-
-    @property
-    @abstractmethod
-    def place(self) -> str:
-        """The place of the runs, for messages."""
-
-    @abstractmethod
-    def _claim(
-        self, workflow_id: str, *, take_over: bool, at_least: int, previous: W | None
-    ) -> tuple[W, CheckpointData | None, tuple[str, ...]]:
-        """Claim the run's next attempt, then read the run; after an error nothing is claimed.
-
-        Args:
-            workflow_id: the run.
-            take_over: claim it although its owner is alive.
-            at_least: the lowest number of the attempt.
-            previous: this store's own writer of the run, if any. The medium closes it: with locks of files before the
-                claim, because a process cannot lock a file twice; otherwise once the claim holds.
-
-        Returns:
-            The writer, the newest checkpoint, and remarks from reading.
-        """
-
-    def _claim_next(self, writer: W) -> W:
-        """Claim the attempt after a writer's own, and close that writer.
-
-        Raises:
-            FencedError: the run has another owner, or was removed.
-        """
-        return self._claim(writer.workflow_id, take_over=True, at_least=1, previous=writer)[0]
-
-    @abstractmethod
-    def _give_up(self, writer: W) -> None:
-        """Release a run; a claim without a save leaves no trace."""
-
-    @abstractmethod
-    def references(self, workflow_id: str) -> list[CheckpointRef]:
-        """Return the checkpoints of a run, newest first."""
-
-    @abstractmethod
-    def clear(self, workflow_id: str) -> object:
-        """Remove a run with everything that belongs to it."""
-
-    @abstractmethod
-    def owner(self, workflow_id: str) -> Owner | None:
-        """Return the live owner of a run."""
-
-    @abstractmethod
-    def note_live(self, writer: W, content: bytes) -> None:
-        """Replace the live note of an owned run."""
-
-    @abstractmethod
-    def live_note(self, workflow_id: str) -> bytes | None:
-        """Return the live note of a run."""
-
-    @abstractmethod
-    def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
-        """Return the selected runs, most recently started first, and the damaged ones."""
-
-
-class RunsBase(Medium[W]):
+class RunsBase(ABC, Generic[W]):
     """The runs of a store, and those of them that this process owns. The methods keep the promises of `StoreBase`.
 
     Attributes:
@@ -440,10 +381,6 @@ class RunsBase(Medium[W]):
         for workflow_id in list(self.owned):
             self.release(workflow_id)
         self._heartbeat.stop()
-
-    def total_bytes(self) -> int | None:
-        """Return the size of the whole store in bytes; None if that needs reading everything."""
-        return None
 
     def renew_leases(self) -> bool:
         """Send heartbeats for owned runs, report lost ones, and return whether any are owned."""
@@ -494,10 +431,8 @@ class RunsBase(Medium[W]):
         """Claim the run's next attempt, then read the run."""
         if not take_over:
             self._refuse_own_run(workflow_id)
-        previous = self.owned.get(workflow_id)
         self._prepare_leases()
-        writer, latest, notices = self._claim(workflow_id, take_over=take_over, at_least=at_least, previous=previous)
-        return self._register_writer(writer, latest, notices)
+        return self._register_writer(*self._claim(workflow_id, take_over=take_over, at_least=at_least))
 
     def _refuse_own_run(self, workflow_id: str) -> None:
         """Refuse a run that this process owns."""
@@ -573,7 +508,7 @@ class RunsBase(Medium[W]):
     def _delete_where(self, workflow_id: str, wanted: Callable[[str, int], bool]) -> int:
         is_mine = workflow_id in self.owned
         if not is_mine:
-            self._check_writable(workflow_id)
+            self._check_writer(workflow_id)
             if not self._select_sequences(workflow_id, wanted):
                 return 0  # do not claim the run if nothing matches
             self.acquire(workflow_id)
@@ -597,7 +532,7 @@ class RunsBase(Medium[W]):
         """Return the sequences of the checkpoints selected by id and sequence."""
         return [each.sequence for each in self.references(workflow_id) if wanted(each.checkpoint_id, each.sequence)]
 
-    def _check_writable(self, workflow_id: str) -> None:
+    def _check_writer(self, workflow_id: str) -> None:
         """Raise if this process may not change the store."""
 
     # --- runs ------------------------------------------------------------------------------------------------------
@@ -617,6 +552,62 @@ class RunsBase(Medium[W]):
     def unreadable_runs(self) -> list[Finding]:
         """Return the damaged runs."""
         return [*self.survey_runs().unreadable]
+
+    # --- the medium ------------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """The place of the runs, for messages."""
+
+    @abstractmethod
+    def _claim(self, workflow_id: str, *, take_over: bool, at_least: int) -> Claimed[W]:
+        """Claim the run's next attempt, then read the run; after an error nothing is claimed.
+
+        The medium closes this store's own writer of the run, if any: with locks of files before the claim, because a
+        process cannot lock a file twice; otherwise once the claim holds.
+
+        Args:
+            workflow_id: the run.
+            take_over: claim it although its owner is alive.
+            at_least: the lowest number of the attempt.
+        """
+
+    def _claim_next(self, writer: W) -> W:
+        """Claim the attempt after a writer's own, and close that writer.
+
+        Raises:
+            FencedError: the run has another owner, or was removed.
+        """
+        return self._claim(writer.workflow_id, take_over=True, at_least=1)[0]
+
+    @abstractmethod
+    def _give_up(self, writer: W) -> None:
+        """Release a run; a claim without a save leaves no trace."""
+
+    @abstractmethod
+    def references(self, workflow_id: str) -> list[CheckpointRef]:
+        """Return the checkpoints of a run, newest first."""
+
+    @abstractmethod
+    def clear(self, workflow_id: str) -> object:
+        """Remove a run with everything that belongs to it."""
+
+    @abstractmethod
+    def owner(self, workflow_id: str) -> Owner | None:
+        """Return the live owner of a run."""
+
+    @abstractmethod
+    def note_live(self, writer: W, content: bytes) -> None:
+        """Replace the live note of an owned run."""
+
+    @abstractmethod
+    def live_note(self, workflow_id: str) -> bytes | None:
+        """Return the live note of a run."""
+
+    @abstractmethod
+    def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
+        """Return the selected runs, most recently started first, and the damaged ones."""
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -715,7 +706,6 @@ class BlockingStore(StoreBase, Generic[R]):
     send_signal = delegate_to_runs(StoreBase.send_signal)
     signals = delegate_to_runs(StoreBase.signals)
     remove_signals = delegate_to_runs(StoreBase.remove_signals)
-    total_bytes = delegate_to_runs(StoreBase.total_bytes)
     repair = delegate_to_runs(StoreBase.repair)
     tidy = delegate_to_runs(StoreBase.tidy)
     read_index = delegate_to_runs(StoreBase.read_index)
@@ -765,5 +755,6 @@ class RetainingStore(BlockingStore[R]):
     compactable = delegate_to_runs(StoreBase.compactable)
     compact = delegate_to_runs(StoreBase.compact)
     page_runs = delegate_to_runs(StoreBase.page_runs)
+    total_bytes = delegate_to_runs(StoreBase.total_bytes)
     stored_bytes = delegate_to_runs(StoreBase.stored_bytes)
     clear_unchanged = delegate_to_runs(StoreBase.clear_unchanged)

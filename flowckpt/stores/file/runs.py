@@ -62,6 +62,7 @@ from flowckpt.stores.file.run_writer import FileRunWriter, OpenRun
 from flowckpt.stores.leases import LeaseTimes, RunLimit
 from flowckpt.stores.log.image import LoadedRun
 from flowckpt.stores.log.sealing.protection import PLAIN
+from flowckpt.stores.runs_base import Claimed
 
 if TYPE_CHECKING:
     from flowckpt.core.records.listing import RunInfo
@@ -142,10 +143,8 @@ class FileRuns(FileReader):
             return root is None or not self._filesystem.exists(root, RUNS)
         return False
 
-    def _claim(
-        self, workflow_id: str, *, take_over: bool, at_least: int, previous: FileRunWriter | None
-    ) -> tuple[FileRunWriter, CheckpointData | None, tuple[str, ...]]:
-        if previous is not None:
+    def _claim(self, workflow_id: str, *, take_over: bool, at_least: int) -> Claimed[FileRunWriter]:
+        if workflow_id in self.owned:
             self.owned.pop(workflow_id).close()
         writer = self._claim_now(workflow_id, take_over=take_over, at_least=at_least)
         try:
@@ -494,9 +493,6 @@ class FileRuns(FileReader):
 
     def _find_deletable(self, writer: FileRunWriter, wanted: Callable[[str, int], bool]) -> list[int]:
         return writer.select_sequences(wanted, lambda: self.load_image(writer.workflow_id))
-
-    def _check_writable(self, workflow_id: str) -> None:
-        self._check_writer(workflow_id)
 
     # --- keeping it small ------------------------------------------------------------------------------------------
     #

@@ -398,8 +398,7 @@ class AttemptWriter(FencedWriter):
             FencedError: a save found that this attempt is not the newest.
             CheckpointStorageError: the writer is poisoned.
         """
-        if self._fence is not None or self.is_poisoned:
-            self._refuse_write(self._workflow_id, self.keys.attempt, f"in {self._bucket}")
+        self._refuse_unusable(self._workflow_id, self.keys.attempt, f"in {self._bucket}")
 
 
 class BulkWriter(AttemptWriter):

@@ -46,6 +46,7 @@ from flowckpt.stores.objects.reader import ObjectReader, RunRead, list_run_keys
 from flowckpt.stores.objects.run_writer import AttemptWriter, BulkWriter, ObjectRunWriter
 from flowckpt.stores.objects.signals import send_signal
 from flowckpt.stores.queries import Repaired
+from flowckpt.stores.runs_base import Claimed
 
 _log = logging.getLogger("flowckpt")
 
@@ -70,9 +71,7 @@ class ObjectRuns(ObjectReader):
         self._is_probed = False
         self._probing = threading.Lock()
 
-    def _claim(
-        self, workflow_id: str, *, take_over: bool, at_least: int, previous: ObjectRunWriter | None
-    ) -> tuple[ObjectRunWriter, CheckpointData | None, tuple[str, ...]]:
+    def _claim(self, workflow_id: str, *, take_over: bool, at_least: int) -> Claimed[ObjectRunWriter]:
         claimed = self.claim(workflow_id, take_over=take_over, at_least=at_least)
         with withdrawn_on_error(self.bucket, claimed, workflow_id):
             writer, loaded = self._read_claimed(workflow_id, claimed)

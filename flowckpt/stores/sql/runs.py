@@ -22,6 +22,7 @@ from flowckpt.errors import CheckpointNotFoundError, DiskFullError, FencedError,
 from flowckpt.stores.base import Lease
 from flowckpt.stores.leases import LeaseTimes
 from flowckpt.stores.queries import Compacted, Repaired
+from flowckpt.stores.runs_base import Claimed
 from flowckpt.stores.sql import repair, rows, signals
 from flowckpt.stores.sql.database import Addition, Completion, Database, Item, Outcome, Session, Work, unwrap_outcome
 from flowckpt.stores.sql.image import RunImage, open_image, read_page, read_run_info
@@ -78,9 +79,8 @@ class SqlRuns(SqlReader):
         super().close()
         self.database.close()
 
-    def _claim(
-        self, workflow_id: str, *, take_over: bool, at_least: int, previous: SqlRunWriter | None
-    ) -> tuple[SqlRunWriter, CheckpointData | None, tuple[str, ...]]:
+    def _claim(self, workflow_id: str, *, take_over: bool, at_least: int) -> Claimed[SqlRunWriter]:
+        previous = self.owned.get(workflow_id)
         instead_of = previous.token if previous is not None and previous.is_mine else ""
         claim = self._make_claim(workflow_id, at_least=at_least, take_over=take_over, instead_of=instead_of)
         run, attempt = self.database.write(workflow_id, "acquire", claim.write)
