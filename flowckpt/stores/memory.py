@@ -88,6 +88,10 @@ class _Course:
     def list_records(self) -> list[_Record]:
         return [record for record in self.records if _SEQUENCE(record) not in self.generation.deleted]
 
+    @property
+    def has_deleted(self) -> bool:
+        return len(self.list_records()) < len(self.records)
+
     def make_history(self, length: int | None = None) -> History:
         history = History()
         for encoded in self.encoded[:length]:
@@ -282,6 +286,10 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         """The name of the store, for messages."""
         return "memory"
 
+    def _find_run(self, workflow_id: str) -> _Run:
+        """Return a run; an empty one if it does not exist."""
+        return self.stored.get(workflow_id) or _Run()
+
     # --- owners ----------------------------------------------------------------------------------------------------
 
     def _claim(self, workflow_id: str, *, take_over: bool, at_least: int) -> Claimed[MemoryRunWriter]:
@@ -317,8 +325,8 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
 
     def started_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
         """Return the latest attempt that noted steps, and these steps."""
-        run = self.stored.get(workflow_id)
-        return (0, ()) if run is None else (run.steps_of, tuple(run.steps))
+        run = self._find_run(workflow_id)
+        return run.steps_of, tuple(run.steps)
 
     def note_live(self, writer: MemoryRunWriter, content: bytes) -> None:
         """Replace the live note of an owned run."""
@@ -326,20 +334,19 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
 
     def live_note(self, workflow_id: str) -> bytes | None:
         """Return the live note of a run."""
-        run = self.stored.get(workflow_id)
-        return None if run is None else run.live
+        return self._find_run(workflow_id).live
 
     def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Give large values of one run to another."""
-        writer, source = self.owned.get(workflow_id), self.stored.get(source_id)
-        if writer is not None and source is not None:
-            blobs = source.current.generation.blobs
+        writer = self.owned.get(workflow_id)
+        if writer is not None:
+            blobs = self._find_run(source_id).current.generation.blobs
             writer.run.current.generation.blobs.update({name: blobs[name] for name in sizes if name in blobs})
 
     def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
         """Store a whole run."""
-        run, writer = self.stored.get(workflow_id), self.owned.get(workflow_id)
-        if run is not None and run.written_by:
+        writer = self.owned.get(workflow_id)
+        if self._find_run(workflow_id).written_by:
             raise RunExistsError(workflow_id)
         if writer is not None:
             raise RunLockedError(workflow_id, holder=f"this process, attempt {writer.attempt}")
@@ -355,8 +362,8 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
 
     def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
         """Return the newest checkpoint of an id."""
-        run = self.stored.get(workflow_id)
-        if run is None or not run.started_at:
+        run = self._find_run(workflow_id)
+        if not run.started_at:
             raise CheckpointNotFoundError(workflow_id)
         course = run.current
         for record in reversed(course.list_records()):
@@ -366,33 +373,26 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
 
     def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
         """Return the newest checkpoint, of all or of an attempt."""
-        wanted, run = records.Selection(attempt=attempt), self.stored.get(workflow_id)
-        return None if run is None else run.load_latest(wanted.attempt)
+        return self._find_run(workflow_id).load_latest(records.Selection(attempt=attempt).attempt)
 
     def references(self, workflow_id: str) -> list[CheckpointRef]:
         """Return the checkpoints of a run, newest first."""
-        run = self.stored.get(workflow_id)
-        return [] if run is None else run.current.list_references(workflow_id)[::-1]
+        return self._find_run(workflow_id).current.list_references(workflow_id)[::-1]
 
     def attempts(self, workflow_id: str) -> list[int]:
         """Return the numbers of the attempts that wrote."""
-        run = self.stored.get(workflow_id)
-        return [] if run is None else sorted(run.written_by)
+        return sorted(self._find_run(workflow_id).written_by)
 
     def list_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointRef]:
         """Return the checkpoints of an attempt as it left them, oldest first."""
-        run = self.stored.get(workflow_id)
-        for course in [] if run is None else run.courses:
-            assert run is not None, "it has courses"
+        for course in self._find_run(workflow_id).courses:
             if found := [each for each in course.list_references(workflow_id) if each.attempt == attempt]:
                 return found
         return []
 
     def read_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointData]:
         """Return the checkpoints of an attempt as it left them, oldest first."""
-        run = self.stored.get(workflow_id)
-        for course in [] if run is None else run.courses:
-            assert run is not None, "it has courses"
+        for course in self._find_run(workflow_id).courses:
             if found := [course.load(each) for each in course.list_records() if _ATTEMPT(each) == attempt]:
                 return found
         return []
@@ -410,9 +410,9 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
 
     def describe_run(self, workflow_id: str) -> RunInfo | None:
         """Return one run as listed."""
-        run = self.stored.get(workflow_id)
-        data = None if run is None else run.load_latest()
-        if run is None or data is None or run.started_at is None:
+        run = self._find_run(workflow_id)
+        data = run.load_latest()
+        if data is None or run.started_at is None:
             return None
         return records.RunInfo.of(workflow_id, data, run.started_at).with_owner(self.owner(workflow_id))
 
@@ -439,8 +439,8 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
         """Store a message; return whether it is new."""
-        run = self.stored.get(workflow_id)
-        if run is None or not run.started_at:
+        run = self._find_run(workflow_id)
+        if not run.started_at:
             raise CheckpointNotFoundError(workflow_id)
         with refused_as_encoding_error():
             encoded = dumps(signal.to_document()).encode()
@@ -448,55 +448,42 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
 
     def signals(self, workflow_id: str) -> list[Signal]:
         """Return the messages in the order of sending."""
-        run = self.stored.get(workflow_id)
-        signals = (
-            [] if run is None else [records.Signal.from_document(json.loads(each)) for each in run.signals.values()]
-        )
+        encoded = self._find_run(workflow_id).signals.values()
+        signals = [records.Signal.from_document(json.loads(each)) for each in encoded]
         return sorted(signals, key=lambda signal: (signal.sent_at, signal.signal_id))
 
     def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
         """Remove messages."""
-        run = self.stored.get(workflow_id)
-        for each in () if run is None else signal_ids:
-            assert run is not None, "its messages are removed"
+        run = self._find_run(workflow_id)
+        for each in signal_ids:
             run.signals.pop(each, None)
 
     # --- keeping it small ------------------------------------------------------------------------------------------
 
     def pin(self, workflow_id: str, sequence: int) -> None:
         """Pin a checkpoint."""
-        run = self.stored.get(workflow_id)
-        live = [] if run is None else run.current.list_records()
-        if run is None or sequence not in map(_SEQUENCE, live):
+        run = self._find_run(workflow_id)
+        live = run.current.list_records()
+        if sequence not in map(_SEQUENCE, live):
             raise CheckpointNotFoundError(workflow_id, str(sequence) if live else None)
         run.pins.add(sequence)
 
     def unpin(self, workflow_id: str, sequence: int) -> None:
         """Remove a pin."""
-        if workflow_id in self.stored:
-            self.stored[workflow_id].pins.discard(sequence)
+        self._find_run(workflow_id).pins.discard(sequence)
 
     def pinned(self, workflow_id: str) -> frozenset[int]:
         """Return the pinned sequences."""
-        run = self.stored.get(workflow_id)
-        return frozenset() if run is None else frozenset(run.pins)
+        return frozenset(self._find_run(workflow_id).pins)
 
     def compactable(self, after: str, limit: int) -> list[str]:
         """Return the runs with deleted checkpoints, in the order of their ids."""
-        ids = (each for each in sorted(self.stored) if each > after)
-        return [
-            each
-            for each in ids
-            if self.stored[each].current.generation.deleted.intersection(
-                map(_SEQUENCE, self.stored[each].current.records)
-            )
-        ][:limit]
+        ids = sorted(each for each, run in self.stored.items() if each > after and run.current.has_deleted)
+        return ids[:limit]
 
     def compact(self, workflow_id: str, *, is_forced: bool = False) -> stores.queries.Compacted:
         """Drop deleted checkpoints, and the values that only they refer to."""
-        run, writer = self.stored.get(workflow_id), self.owned.get(workflow_id)
-        if run is None:
-            return stores.queries.Compacted()
+        run, writer = self._find_run(workflow_id), self.owned.get(workflow_id)
         if writer is not None:
             raise RunLockedError(workflow_id, holder=f"this process, attempt {writer.attempt}")
         before, newest = run.size, run.current.records[-1:]
@@ -520,14 +507,13 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
 
     def stored_bytes(self, workflow_ids: Sequence[str]) -> list[int]:
         """Return the bytes of results, heads and large values."""
-        return [self.stored[each].size if each in self.stored else 0 for each in workflow_ids]
+        return [self._find_run(each).size for each in workflow_ids]
 
     def clear_unchanged(self, runs: Sequence[RunInfo]) -> list[str]:
         """Remove the runs that have neither an owner nor a pin and are unchanged since they were listed."""
         removed = []
         for info in runs:
-            run = self.stored.get(info.workflow_id)
-            is_free = run is not None and not run.pins and info.workflow_id not in self.owned
+            is_free = not self.pinned(info.workflow_id) and info.workflow_id not in self.owned
             if is_free and self.describe_run(info.workflow_id) == info:
                 del self.stored[info.workflow_id]
                 removed.append(info.workflow_id)
