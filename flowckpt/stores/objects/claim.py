@@ -283,7 +283,7 @@ def sweep_former(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
 
 def sweep_late(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
     """Remove messages and values of former lives that came late, or that an interrupted clear left."""
-    for prefix in (*keys.former_signals, *keys.former_values):
+    for prefix in keys.late:
         bucket.delete_under(prefix, workflow_id)
 
 

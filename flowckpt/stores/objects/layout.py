@@ -107,8 +107,8 @@ class RunKeys:
         attempts: the attempts of that life, ascending.
         former: attempts of former lives, of which at most the ends remain.
         has_signals: whether there are messages in this life.
-        former_signals: the keys of messages that were sent to a former life while it ended.
-        former_values: the keys of large values that a writer added to a former life after it had ended.
+        late: the prefixes of what arrived in former lives: messages sent while one ended, and large values that a
+            writer added after its end.
     """
 
     run: str
@@ -116,8 +116,7 @@ class RunKeys:
     attempts: tuple[int, ...] = ()
     former: tuple[AttemptKeys, ...] = ()
     has_signals: bool = False
-    former_signals: tuple[str, ...] = ()
-    former_values: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
 
     def at(self, attempt: int) -> AttemptKeys:
         """Return the keys of an attempt of this life."""
@@ -130,7 +129,7 @@ class RunKeys:
     @property
     def values(self) -> str:
         """The prefix of the large values."""
-        return _values_prefix(self.run, self.life)
+        return _prefix(self.run, self.life, "values")
 
     def signal(self, signal_id: str) -> str:
         """Return the key of a message."""
@@ -139,12 +138,12 @@ class RunKeys:
     @property
     def signals(self) -> str:
         """The prefix of the messages."""
-        return _signals_prefix(self.run, self.life)
+        return _prefix(self.run, self.life, "signals")
 
     @property
     def cleared(self) -> str:
         """The key that marks the end of this life."""
-        return f"{self.run}/{self.life:06d}.cleared"
+        return _prefix(self.run, self.life, "cleared")
 
 
 def parse_run_keys(run: str, names: Iterable[str]) -> RunKeys:
@@ -171,17 +170,15 @@ def parse_run_keys(run: str, names: Iterable[str]) -> RunKeys:
         tuple(sorted(attempt for life, attempt in attempts if life == current)),
         tuple(AttemptKeys(run, life, attempt) for life, attempt in sorted(attempts) if life != current),
         current in lives["signals"],
-        tuple(_signals_prefix(run, life) for life in sorted(lives["signals"]) if life != current),
-        tuple(_values_prefix(run, life) for life in sorted(lives["values"]) if life < current),
+        (
+            *(_prefix(run, life, "signals") for life in sorted(lives["signals"]) if life != current),
+            *(_prefix(run, life, "values") for life in sorted(lives["values"]) if life < current),
+        ),
     )
 
 
-def _signals_prefix(run: str, life: int) -> str:
-    return f"{run}/{life:06d}.signals"
-
-
-def _values_prefix(run: str, life: int) -> str:
-    return f"{run}/{life:06d}.values"
+def _prefix(run: str, life: int, kind: str) -> str:
+    return f"{run}/{life:06d}.{kind}"
 
 
 def parse_record_number(key: str) -> int | None:

@@ -467,7 +467,7 @@ def has_records(bucket: Bucket, run: str) -> bool:
 def count_late_objects(bucket: Bucket, run: str) -> int:
     """Return how many large values and messages arrived in a run's former lives after their end."""
     keys = read_keys_at(bucket, run)
-    return sum(len(bucket.list_keys(prefix, run)) for prefix in (*keys.former_signals, *keys.former_values))
+    return sum(len(bucket.list_keys(prefix, run)) for prefix in keys.late)
 
 
 def _parse_summary(tail: AttemptTail) -> RunInfo | None:
