@@ -31,12 +31,10 @@ from flowckpt.core.system.ids import new_token
 from flowckpt.core.system.process import current_process, is_alive
 from flowckpt.errors import FencedError, KeyMissingError, RunLockedError
 from flowckpt.stores.file.directory import (
-    TruncationGuard,
     clear_folder,
-    find_acknowledged,
     give_up_segment,
     is_released,
-    read_heads,
+    make_guard,
     read_image,
     read_newest_owner,
     sweep_abandoned,
@@ -158,10 +156,7 @@ def _claim_and_read(
         give_up_segment(filesystem, directory, file, number)
         filesystem.close(file)
         raise
-    guard = None
-    if seal is not None and seal.key is not None:
-        adopts = find_acknowledged(image, read_heads(filesystem, directory), seals)
-        guard = TruncationGuard(filesystem, directory, number, seal, adopts)
+    guard = make_guard(filesystem, directory, number, seal, image, seals)
     return FileRunWriter(opened, SegmentWriter(opened, file, number=number, digest=digest, seal=seal), image, guard)
 
 

@@ -34,7 +34,7 @@ from flowckpt.core.codec.checkpoints import CARRIED
 from flowckpt.core.system.filesystem import FULL, FileSystem, held_open, open_if_there, write_all
 from flowckpt.errors import CheckpointCorruptedError, FencedError, KeyMissingError
 from flowckpt.stores.file.claim import make_segment_header
-from flowckpt.stores.file.directory import TruncationGuard, find_acknowledged, read_file, read_heads, temporary_file
+from flowckpt.stores.file.directory import TruncationGuard, make_guard, read_file, temporary_file
 from flowckpt.stores.file.layout import (
     BLOBS,
     is_value,
@@ -379,11 +379,10 @@ def _open_guard(
     filesystem: FileSystem, directory: int, number: int, seal: LineSeal | None, image: RunImage, seals: Seals
 ) -> Iterator[TruncationGuard | None]:
     """Begin a head file, and sync it at the end; None if the segment is not sealed."""
-    if seal is None or seal.key is None:
+    head = make_guard(filesystem, directory, number, seal, image, seals)
+    if head is None:
         yield None
         return
-    adopts = find_acknowledged(image, read_heads(filesystem, directory), seals)
-    head = TruncationGuard(filesystem, directory, number, seal, adopts)
     try:
         head.begin()
         yield head

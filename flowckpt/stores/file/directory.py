@@ -153,6 +153,13 @@ def write_new(filesystem: FileSystem, directory: int, name: str, content: bytes)
     return True
 
 
+def make_folder(filesystem: FileSystem, directory: int, name: str) -> None:
+    """Create a directory in an open one, durably. An existing one is synced, too: its maker may have died before that."""
+    with contextlib.suppress(FileExistsError):
+        filesystem.make_directory(directory, name)
+    filesystem.sync(directory)
+
+
 def sweep_abandoned(filesystem: FileSystem, directory: int, remove: Callable[[int, str], None] | None = None) -> None:
     """Remove the temporary files of processes that died.
 
@@ -384,7 +391,26 @@ def find_missing_end(image: RunImage, heads: Mapping[str, bytes], seals: Seals, 
     return "the head file of the run is missing" if wanted and not heads.get(wanted) else ""
 
 
-def find_acknowledged(image: RunImage, heads: Mapping[str, bytes], seals: Seals) -> tuple[int, str]:
+def make_guard(
+    filesystem: FileSystem, directory: int, number: int, seal: LineSeal | None, image: RunImage, seals: Seals
+) -> TruncationGuard | None:
+    """Return the guard of a new segment; None if the segment is not sealed.
+
+    Args:
+        filesystem: the calls.
+        directory: the run's directory, open.
+        number: the segment.
+        seal: the seal of the segment.
+        image: the run that it continues.
+        seals: the keys of the store.
+    """
+    if seal is None or seal.key is None:
+        return None
+    adopts = _find_acknowledged(image, read_heads(filesystem, directory), seals)
+    return TruncationGuard(filesystem, directory, number, seal, adopts)
+
+
+def _find_acknowledged(image: RunImage, heads: Mapping[str, bytes], seals: Seals) -> tuple[int, str]:
     """Return the newest segment with a record, and the digest of the last line that its head file notes."""
     name = _expected_head(image)
     try:

@@ -10,7 +10,7 @@ import errno
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.system.blocking import Waiting
@@ -38,6 +38,7 @@ from flowckpt.stores.file.layout import INDEX, RESERVE, RUNS, run_directory
 from flowckpt.stores.file.store_keys import Guard, read_identity
 from flowckpt.stores.file.values import read_blob
 from flowckpt.stores.leases import MANY_FILES
+from flowckpt.stores.log.image import RunImage
 from flowckpt.stores.log.sealing.protection import PLAIN, Protection, Seals
 
 T = TypeVar("T")
@@ -228,17 +229,22 @@ class Location:
                 try:
                     return read_blob(self._filesystem, directory, workflow_id, digest, size, self.seals.value_seal)
                 except CheckpointCorruptedError:
-                    if self._is_cleared(directory, workflow_id, fetch):
+                    if self._is_cleared(directory, workflow_id):
                         raise CheckpointNotFoundError(workflow_id, detail="it was cleared") from None
                     raise
 
         return fetch
 
-    def _is_cleared(self, directory: int, workflow_id: str, fetch: Fetch) -> bool:
+    def _is_cleared(self, directory: int, workflow_id: str) -> bool:
         try:
-            return not read_image(self._filesystem, directory, workflow_id, fetch, seals=self.seals).records
+            return not self._read_open_run(directory, workflow_id).records
         except FileNotFoundError:
             return True
+
+    def _read_open_run(self, directory: int, workflow_id: str, **options: Any) -> RunImage:
+        """Read a run whose directory is open; the options are those of `read_image`."""
+        fetch = self._make_fetch(workflow_id)
+        return read_image(self._filesystem, directory, workflow_id, fetch, seals=self.seals, **options)
 
     def _open_run(self, workflow_id: str) -> contextlib.AbstractContextManager[int | None]:
         return self._open_directory(self._directory_name(workflow_id), workflow_id)

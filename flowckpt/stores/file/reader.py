@@ -46,7 +46,6 @@ from flowckpt.stores.file.layout import (
     LOCK,
     NOT_OURS,
     RUNS,
-    SIGNALS,
     parse_head_number,
     run_directory,
     segment_name,
@@ -120,10 +119,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         known = self._peek(workflow_id) if attempt is None else None
 
         def read(directory: int) -> RunImage:
-            fetch = self._make_fetch(workflow_id)
-            return read_image(
-                self._filesystem, directory, workflow_id, fetch, seals=self.seals, attempt=attempt, known=known
-            )
+            return self._read_open_run(directory, workflow_id, attempt=attempt, known=known)
 
         return self._read_directory(workflow_id, read, RunImage(workflow_id))
 
@@ -324,11 +320,9 @@ class FileReader(Location, LogRuns[FileRunWriter]):
 
     def signals(self, workflow_id: str) -> list[Signal]:
         """Return the messages for a run, in the order of sending."""
-        filesystem, seals = self._filesystem, self.seals
 
         def read(run: int) -> list[Signal]:
-            is_there = filesystem.exists(run, SIGNALS)  # most runs never get one
-            return signals.read_signals(filesystem, run, workflow_id, seals) if is_there else []
+            return signals.read_signals(self._filesystem, run, workflow_id, self.seals)
 
         return self._read_directory(workflow_id, read, [])
 

@@ -39,7 +39,7 @@ from flowckpt.stores.file.claim import claim_next, claim_run, sweep_cleared, wri
 from flowckpt.stores.file.directory import (
     clear_folder,
     is_released,
-    read_image,
+    make_folder,
     read_newest_owner,
     replace_unsynced,
     sweep_abandoned,
@@ -300,8 +300,7 @@ class FileRuns(FileReader):
         """
 
         def is_unbegun(directory: int) -> bool:
-            fetch = self._make_fetch(workflow_id)
-            if read_image(self._filesystem, directory, workflow_id, fetch, seals=self.seals).records:
+            if self._read_open_run(directory, workflow_id).records:
                 raise RunExistsError(workflow_id)
             return True
 
@@ -404,9 +403,7 @@ class FileRuns(FileReader):
             filesystem.make_root(str(self.path))
             self._check_filesystem()
             with held_open(filesystem, filesystem.open_root(str(self.path))) as root:
-                with contextlib.suppress(FileExistsError):
-                    filesystem.make_directory(root, RUNS)
-                filesystem.sync(root)
+                make_folder(filesystem, root, RUNS)
                 opened = filesystem.open_directory(root, RUNS)
             with held_open(filesystem, opened) as directory:
                 yield directory
@@ -469,8 +466,7 @@ class FileRuns(FileReader):
         workflow_id = reader.read_run_id(self._filesystem, directory, self.seals)
         if workflow_id is None:  # with a key, a tombstone must be authenticated, so the run is read
             return False
-        fetch = self._make_fetch(workflow_id)
-        return bool(read_image(self._filesystem, directory, workflow_id, fetch, seals=self.seals).records)
+        return bool(self._read_open_run(directory, workflow_id).records)
 
     def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
         """Remove messages for a run."""
@@ -672,8 +668,7 @@ class FileRuns(FileReader):
             if cleared is None or directory is None or not self.seals.has_key:
                 return cleared
             # With a key, a tombstone must be authenticated: any process that can write to the store can make one.
-            image = read_image(self._filesystem, directory, cleared, self._make_fetch(cleared), seals=self.seals)
-            return cleared if image.is_cleared else None
+            return cleared if self._read_open_run(directory, cleared).is_cleared else None
 
 
 # Receiving a whole run: it is written next to the others under a temporary name, then renamed.

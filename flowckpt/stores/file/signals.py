@@ -18,7 +18,7 @@ from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.filesystem import FileSystem, held_open, open_if_there
 from flowckpt.core.system.ids import new_token
 from flowckpt.errors import CheckpointCorruptedError
-from flowckpt.stores.file.directory import read_file, sweep_abandoned, write_new
+from flowckpt.stores.file.directory import make_folder, read_file, sweep_abandoned, write_new
 from flowckpt.stores.file.layout import NOT_OURS, SIGNALS, is_signal, signal_name
 from flowckpt.stores.log import segment as lines
 from flowckpt.stores.log.sealing.protection import SealBrokenError, Seals
@@ -36,9 +36,7 @@ def write_signal(filesystem: FileSystem, run: int, workflow_id: str, signal: Sig
         FileNotFoundError: the run was cleared meanwhile.
     """
     content = _encode_signal(workflow_id, signal, seals)
-    with contextlib.suppress(FileExistsError):
-        filesystem.make_directory(run, SIGNALS)
-    filesystem.sync(run)  # even if it existed: its sender may have died before the sync
+    make_folder(filesystem, run, SIGNALS)
     with held_open(filesystem, filesystem.open_directory(run, SIGNALS)) as directory:
         sweep_abandoned(filesystem, directory)
         is_new = write_new(filesystem, directory, signal_name(signal.signal_id), content)
@@ -53,7 +51,7 @@ def read_signals(filesystem: FileSystem, run: int, workflow_id: str, seals: Seal
         CheckpointCorruptedError: a message is damaged.
         UnauthenticatedRecordError: a message was written without the store's key.
     """
-    if not filesystem.exists(run, SIGNALS):
+    if not filesystem.exists(run, SIGNALS):  # most runs never get one
         return []
     with held_open(filesystem, filesystem.open_directory(run, SIGNALS)) as directory:
         found: list[Signal] = []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from flowckpt.core.codec.blob import Blob
 from flowckpt.core.system.filesystem import FileSystem, held_open, write_all
 from flowckpt.errors import CheckpointCorruptedError
-from flowckpt.stores.file.directory import temporary_file
+from flowckpt.stores.file.directory import make_folder, temporary_file
 from flowckpt.stores.file.layout import BLOBS, NOT_OURS, parse_orphan
 from flowckpt.stores.log.sealing.protection import SealBrokenError
 
@@ -40,9 +40,7 @@ def write_blobs(
         is_directory_durable: whether this writer has already made the directory of blobs durable.
     """
     if not is_directory_durable:
-        with contextlib.suppress(FileExistsError):
-            filesystem.make_directory(run, BLOBS)
-        filesystem.sync(run)
+        make_folder(filesystem, run, BLOBS)
     with held_open(filesystem, filesystem.open_directory(run, BLOBS)) as directory:
         for blob in blobs:
             with temporary_file(filesystem, directory) as (file, name):
@@ -74,23 +72,21 @@ def read_blob(filesystem: FileSystem, run: int, workflow_id: str, digest: str, s
     except OSError as error:
         if error.errno not in NOT_OURS:
             raise  # a failure of the medium does not mean that the record is damaged
-        raise CheckpointCorruptedError(
-            workflow_id, location=f"{BLOBS}/{names[0]}", detail=f"a large value cannot be read: {error.strerror}"
-        ) from error
+        raise _damage_error(workflow_id, names[0], f"cannot be read: {error.strerror}") from error
     with held_open(filesystem, file):
         most = size if name == digest else values.most_bytes(size)
         content = filesystem.read(file, most + 1, 0)
     try:
         content = values.open(name, content, digest, size)
     except SealBrokenError as broken:
-        raise CheckpointCorruptedError(
-            workflow_id, location=f"{BLOBS}/{name}", detail=f"a large value cannot be opened: {broken}"
-        ) from broken
+        raise _damage_error(workflow_id, name, f"cannot be opened: {broken}") from broken
     if len(content) != size or sha256(content).hexdigest() != digest:
-        raise CheckpointCorruptedError(
-            workflow_id, location=f"{BLOBS}/{name}", detail="a large value does not match its digest"
-        )
+        raise _damage_error(workflow_id, name, "does not match its digest")
     return content
+
+
+def _damage_error(workflow_id: str, name: str, problem: str) -> CheckpointCorruptedError:
+    return CheckpointCorruptedError(workflow_id, location=f"{BLOBS}/{name}", detail=f"a large value {problem}")
 
 
 def _open_value(filesystem: FileSystem, directory: int, names: list[str]) -> tuple[int, str]:
@@ -127,9 +123,7 @@ def share_blobs(filesystem: FileSystem, source: int, run: int, sizes: Mapping[st
     Returns:
         The digests that exist now; the others could not be shared and must be written.
     """
-    with contextlib.suppress(FileExistsError):
-        filesystem.make_directory(run, BLOBS)
-    filesystem.sync(run)
+    make_folder(filesystem, run, BLOBS)
     shared = set()
     with contextlib.ExitStack() as opened:
         theirs = filesystem.open_directory(source, BLOBS)

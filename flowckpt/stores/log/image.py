@@ -39,11 +39,11 @@ from flowckpt.stores.log.sealing.protection import PLAIN, SealBrokenError, Seals
 from flowckpt.stores.log.segment import (
     PACK,
     START,
+    TRAILER,
     Cut,
     Record,
     Segment,
     SegmentDamagedError,
-    extract_header,
     extract_results,
     find_removed,
     parse_adoption,
@@ -455,7 +455,7 @@ def open_header(
     try:
         seal = seals.find_seal(workflow_id, number, header, place(number))
         if seal is not None:
-            seal.verify(extract_header(data, end), 0, START)
+            seal.verify(data[: end - 1 - TRAILER], 0, START)
     except SealBrokenError as broken:
         raise _damage_error(workflow_id, place(number), f"the header does not open: {broken}") from broken
     return header, seal

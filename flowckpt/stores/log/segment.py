@@ -356,16 +356,6 @@ def parse_header(data: bytes) -> tuple[dict[str, Any], int, bytes]:
     return header, end + 1, digest
 
 
-def extract_header(data: bytes, end: int) -> bytes:
-    """Return the body of a header, with its authentication.
-
-    Args:
-        data: the file's bytes.
-        end: the end of the header, after its line feed.
-    """
-    return data[: end - 1 - TRAILER]
-
-
 def parse_segment(data: bytes, *, number: int, cut: Cut | None = None, seal: LineSeal | None = None) -> Segment:
     """Read a segment.
 
