@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Sequence
 from datetime import datetime
@@ -18,6 +17,7 @@ from flowckpt.core.codec.results import encode_time, make_result
 from flowckpt.core.records import CheckpointData, History, Status
 from flowckpt.core.records.checkpoint import verified_after
 from flowckpt.core.records.listing import EVERY, RunInfo, Selection
+from flowckpt.core.system.lazy import paused_collector
 from flowckpt.errors import CheckpointCorruptedError, DecodingError
 from flowckpt.stores.base import Finding, RunSurvey
 from flowckpt.stores.sql.database import Row, Session
@@ -133,9 +133,7 @@ class RunImage:
         Raises:
             CheckpointCorruptedError: a result is missing or malformed.
         """
-        is_collecting = gc.isenabled()
-        gc.disable()  # the objects are kept; see the file store's image
-        try:
+        with paused_collector():
             for link in self.links:
                 rows = session.execute(
                     "SELECT position, CAST(document AS TEXT) FROM step_results "
@@ -143,9 +141,6 @@ class RunImage:
                     (self.run, link.attempt, link.upto_position),
                 )
                 self.add_results(link.attempt, rows, fetch)
-        finally:
-            if is_collecting:
-                gc.enable()
 
     def add_results(self, attempt: int, rows: list[Row], fetch: Fetch) -> None:
         """Add the results of an attempt from rows of position and document.

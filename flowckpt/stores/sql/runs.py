@@ -688,13 +688,11 @@ class BulkImport:
 
     def _remove_empty(self, session: Session) -> None:
         """Remove a run without saves."""
-        select = f"SELECT run, writer FROM runs WHERE workflow_id = ?{session.dialect.lock}"  # noqa: S608
-        for run, writer in session.execute(select, (encode_id(self._workflow_id),)):
+        run = find_run_key(session, self._workflow_id, is_locked=True)
+        if run is not None:  # locked, so it stays the same until the commit
             if session.execute("SELECT 1 FROM attempts WHERE run = ? AND begun_at IS NOT NULL LIMIT 1", (run,)):
                 raise RunExistsError(self._workflow_id)
-            if writer:
-                check_unowned(session, run, self._workflow_id)
-            _delete_run(session, run)
+            clear_run(session, self._workflow_id, mine="")
 
     def _claim_attempt(self, session: Session, database: OneTransaction, attempt: int) -> SqlRunWriter:
         writer = f"{self._token}-{attempt}"
