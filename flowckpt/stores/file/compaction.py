@@ -319,31 +319,21 @@ def _needs_pack(attempts: Attempts) -> bool:
     return attempts.files > 1 or bool(attempts.gone)
 
 
-def compact_run(
-    filesystem: FileSystem,
-    directory: int,
-    image: RunImage,
-    claimed: int,
-    now: datetime,
-    seals: Seals,
-    begun: tuple[int, tuple[str, ...]] = (0, ()),
-) -> None:
+def compact_run(owned: FileRunWriter, directory: int, now: datetime, begun: tuple[int, tuple[str, ...]]) -> None:
     """Compact a run whose next segment was just claimed and not written.
 
     Args:
-        filesystem: the calls.
+        owned: the writer of that segment, with the run as read after the claim, complete and proved.
         directory: the run's directory, open.
-        image: the run as read after the claim, complete and proved.
-        claimed: the number of the claimed segment.
         now: the time, for the header.
-        seals: the seals of the store.
         begun: an attempt, and the steps that it noted as started.
 
     Raises:
         FencedError: another process took the run over; nothing was removed.
         CheckpointCorruptedError: the run is damaged; nothing was changed.
     """
-    workflow_id = image.workflow_id
+    filesystem, seals = owned.opened.filesystem, owned.opened.seals
+    image, workflow_id, claimed = owned.image, owned.workflow_id, owned.attempt
     attempts = load_attempts(filesystem, directory, workflow_id, seals, below=claimed)
     if not attempts.by_number:
         return
@@ -438,8 +428,7 @@ def _write_lines(filesystem: FileSystem, file: int, lines: list[bytes], seal: Li
         line, digest = chain_line(_seal_line(body, place, digest, seal), digest)
         waiting += line
         if len(waiting) >= _CHUNK or place == len(lines) - 1:
-            content = bytes(waiting)
-            write_all(filesystem, file, content)
+            write_all(filesystem, file, bytes(waiting))
             waiting.clear()
     return digest
 

@@ -287,17 +287,14 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         return found
 
     def _read_last_write(self, runs: int, name: str) -> float:
-        filesystem, opened = self._filesystem, list[int]()
+        filesystem = self._filesystem
         try:
-            opened.append(filesystem.open_directory(runs, name))
-            newest = segment_numbers(filesystem.names(opened[0]))[-1]
-            opened.append(filesystem.open_read(opened[0], segment_name(newest)))
-            return (filesystem.status(opened[1]).written_at or math.inf) + _TICK
+            with held_open(filesystem, filesystem.open_directory(runs, name)) as directory:
+                newest = segment_numbers(filesystem.names(directory))[-1]
+                with held_open(filesystem, filesystem.open_read(directory, segment_name(newest))) as file:
+                    return (filesystem.status(file).written_at or math.inf) + _TICK
         except (OSError, IndexError):
             return math.inf
-        finally:
-            for each in opened:
-                filesystem.close(each)
 
     def unreadable_runs(self) -> list[Finding]:
         """Return the damaged runs; a missing key is not damage."""

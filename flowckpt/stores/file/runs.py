@@ -554,11 +554,8 @@ class FileRuns(FileReader):
                 raise RunLockedError(workflow_id, holder="a child process of its dead owner")
             with self._translate_errors(workflow_id, "compact"), self._open_run(workflow_id) as directory:
                 if directory is not None and owned.image.records:
-                    number, now = owned.writer.number, self._clock.now()
                     begun = self.started_steps(workflow_id)
-                    file_store.compaction.compact_run(
-                        self._filesystem, directory, owned.image, number, now, self.seals, begun
-                    )
+                    file_store.compaction.compact_run(owned, directory, self._clock.now(), begun)
         finally:
             owned.release()
         return stores.queries.Compacted(True, max(0, before - self._measure_run(workflow_id)))

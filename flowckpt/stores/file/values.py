@@ -125,11 +125,10 @@ def share_blobs(filesystem: FileSystem, source: int, run: int, sizes: Mapping[st
     """
     make_folder(filesystem, run, BLOBS)
     shared = set()
-    with contextlib.ExitStack() as opened:
-        theirs = filesystem.open_directory(source, BLOBS)
-        opened.callback(filesystem.close, theirs)
-        ours = filesystem.open_directory(run, BLOBS)
-        opened.callback(filesystem.close, ours)
+    with (
+        held_open(filesystem, filesystem.open_directory(source, BLOBS)) as theirs,
+        held_open(filesystem, filesystem.open_directory(run, BLOBS)) as ours,
+    ):
         for digest, size in sizes.items():
             for name in values.names(digest):
                 with contextlib.suppress(OSError):  # missing, planted or too many links: then it is copied

@@ -442,7 +442,7 @@ def open_header(
     try:
         header, end, _ = parse_header(data)
     except SegmentDamagedError as damage:
-        raise _damage_error(workflow_id, place(number), str(damage)) from damage
+        raise CheckpointCorruptedError(workflow_id, location=place(number), detail=str(damage)) from damage
     check_schema(header.get("schema_version"))
     if header.get("workflow_id") != workflow_id or header.get("segment") != number:
         raise ForeignRecordError(
@@ -457,7 +457,8 @@ def open_header(
         if seal is not None:
             seal.verify(data[: end - 1 - TRAILER], 0, START)
     except SealBrokenError as broken:
-        raise _damage_error(workflow_id, place(number), f"the header does not open: {broken}") from broken
+        detail = f"the header does not open: {broken}"
+        raise CheckpointCorruptedError(workflow_id, location=place(number), detail=detail) from broken
     return header, seal
 
 
@@ -524,11 +525,7 @@ def _order_error(image: RunImage, record: Record) -> CheckpointCorruptedError:
 
 
 def _corruption_error(image: RunImage, number: int, detail: str) -> CheckpointCorruptedError:
-    return _damage_error(image.workflow_id, image.place(number), detail)
-
-
-def _damage_error(workflow_id: str, place: str, detail: str) -> CheckpointCorruptedError:
-    return CheckpointCorruptedError(workflow_id, location=place, detail=detail)
+    return CheckpointCorruptedError(image.workflow_id, location=image.place(number), detail=detail)
 
 
 # The runs of a store whose records form a log: lines of a file, or objects of a bucket.
