@@ -117,9 +117,8 @@ async def _inspect_attempts(store: StoreBase, workflow_id: str) -> tuple[list[tu
     oddity = ""
     try:
         await store.describe_run(workflow_id)
-        _latest = await store.load_latest(
-            workflow_id
-        )  # held, so that the store does not parse the run for each attempt
+        # Held, so that the store does not parse the run for each attempt.
+        _latest = await store.load_latest(workflow_id)
         await store.list_checkpoints(workflow_id)
         async for number, read in _read_attempts(store, workflow_id):
             if isinstance(read, Exception):

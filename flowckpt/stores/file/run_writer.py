@@ -119,9 +119,8 @@ class FileRunWriter(LogRunWriter):
     def _try_lock(self) -> None:
         """Take the lock of a run that was taken over, which is free once the previous owner has ended."""
         opened = self.opened
-        if (
-            not opened.is_locked and self.writer.find_fence(is_claim_enough=True) is None
-        ):  # otherwise it is for the next owner
+        # After a later claim, the lock is for the next owner.
+        if not opened.is_locked and self.writer.find_fence(is_claim_enough=True) is None:
             opened.is_locked = opened.filesystem.lock(opened.lock)
 
     def _encode(self, data: CheckpointData, view: HistoryView) -> tuple[bytes, Blobs]:
@@ -221,9 +220,8 @@ class FileRunWriter(LogRunWriter):
             read: reads the current state of the run.
         """
         with self._lock_for_write():
-            if (
-                fence := self.writer.find_fence(is_claim_enough=True)
-            ) is not None:  # nothing was written, so nothing is in doubt
+            fence = self.writer.find_fence(is_claim_enough=True)
+            if fence is not None:  # nothing was written, so nothing is in doubt
                 raise fence
             live = self._known_ids
             if live is None:
@@ -257,11 +255,7 @@ class FileRunWriter(LogRunWriter):
 
     def vouch(self) -> None:
         """Append an empty record, so that a sealed segment contains the digest of the line that it continues."""
-        with self._lock_for_write():
-            if not self.is_adopted:
-                self._begin_attempt(self.image.newest_view())
-            self.writer.append(b'{"deletes":[]')
-            self._note_head()
+        self.delete([])
 
     def _note_head(self) -> None:
         if self._guard is not None:

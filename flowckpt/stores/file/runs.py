@@ -146,7 +146,9 @@ class FileRuns(FileReader):
     def _claim(self, workflow_id: str, *, take_over: bool, at_least: int) -> Claimed[FileRunWriter]:
         if workflow_id in self.owned:
             self.owned.pop(workflow_id).close()
-        writer = self._claim_now(workflow_id, take_over=take_over, at_least=at_least)
+        return self._load_claimed(self._claim_now(workflow_id, take_over=take_over, at_least=at_least))
+
+    def _load_claimed(self, writer: FileRunWriter) -> Claimed[FileRunWriter]:
         try:
             return writer, self._load_newest(writer), tuple(writer.image.notices)
         except BaseException:
@@ -215,11 +217,7 @@ class FileRuns(FileReader):
             return None
         except OSError as error:
             raise storage_error(error, workflow_id, "acquire", self.path) from error
-        try:
-            return self._register_writer(writer, self._load_newest(writer), tuple(writer.image.notices))
-        except BaseException:
-            writer.release()
-            raise
+        return self._register_writer(*self._load_claimed(writer))
 
     def save_later(self, workflow_id: str, data: CheckpointData) -> asyncio.Future[None] | None:
         """Save a checkpoint with the next group; None for the first one of a resume, or with large values."""

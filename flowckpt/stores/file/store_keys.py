@@ -559,11 +559,7 @@ def trust_report(filesystem: FileSystem, directory: int, workflow_id: str, fetch
     heads = read_heads(filesystem, directory)
     image = read_image(filesystem, directory, workflow_id, fetch, seals=seals)
     strict = seals.without_trust()
-    try:
-        read_image(filesystem, directory, workflow_id, fetch, seals=strict)
-        is_proved = True
-    except (UnauthenticatedRecordError, CheckpointCorruptedError, WrongKeyError, ForeignRecordError):
-        is_proved = False
+    is_proved = not _find_refusal(lambda: read_image(filesystem, directory, workflow_id, fetch, seals=strict))
     plain: list[str] = []
     sealed: list[str] = []
     for number in sorted({record.file for record in image.records}):
@@ -577,7 +573,7 @@ def trust_report(filesystem: FileSystem, directory: int, workflow_id: str, fetch
         tuple(plain),
         tuple(sealed),
         "" if is_proved else _describe_loss(image, heads, seals),
-        _find_refusal(filesystem, directory, workflow_id, strict),
+        _find_refusal(lambda: read_signals(filesystem, directory, workflow_id, strict)),
     )
 
 
@@ -589,9 +585,10 @@ def _describe_loss(image: RunImage, heads: Mapping[str, bytes], seals: Seals) ->
     return f"unknown: {found}" if found.startswith("the head file") else found
 
 
-def _find_refusal(filesystem: FileSystem, directory: int, workflow_id: str, strict: Seals) -> str:
+def _find_refusal(read: Callable[[], object]) -> str:
+    """Return why records cannot be read as authentic; an empty string if they can."""
     try:
-        read_signals(filesystem, directory, workflow_id, strict)
+        read()
     except (UnauthenticatedRecordError, CheckpointCorruptedError, WrongKeyError, ForeignRecordError) as error:
         return error.message
     return ""

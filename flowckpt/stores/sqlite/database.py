@@ -590,9 +590,7 @@ class SqliteDatabase(GroupingDatabase):
     @property
     def _exclusive(self) -> contextlib.AbstractContextManager[object]:
         """The lock that excludes other threads."""
-        if (
-            self._pid != os.getpid()
-        ):  # a forked child: the inherited lock may stay held, and the connection belongs to the parent
+        if self._pid != os.getpid():  # a forked child: its lock may stay held, and the connection is the parent's
             if self._connection is not None:
                 _abandoned.append(self._connection)
             self._pid, self._lock = os.getpid(), threading.RLock()
