@@ -140,8 +140,7 @@ def _claim_and_read(
         The writer; None if another process claimed the segment first.
     """
     filesystem, directory, seals, workflow_id = opened.filesystem, opened.directory, opened.seals, opened.workflow_id
-    seal_fields, seal = seals.make_seal(workflow_id, number, new_token(16))
-    header = {**make_segment_header(workflow_id, number, now), **seal_fields}
+    header, seal = make_sealed_header(seals, workflow_id, number, now)
     try:
         file, digest = yield from claim_segment(filesystem, directory, number, header, seal)
     except FileExistsError:
@@ -170,9 +169,20 @@ def _check_space(filesystem: FileSystem, directory: int, size: int) -> None:
         filesystem.unlink(directory, name)
 
 
-def make_segment_header(workflow_id: str, number: int, now: datetime) -> dict[str, Any]:
-    """Return the header of a segment that this process claims."""
-    return make_header(workflow_id, number, current_process(), now)
+def make_sealed_header(
+    seals: Seals, workflow_id: str, number: int, now: datetime, **kind: str
+) -> tuple[dict[str, Any], LineSeal | None]:
+    """Return the header of a new segment of this process, and the seal of its lines.
+
+    Args:
+        seals: the seals of the store.
+        workflow_id: the run.
+        number: the segment.
+        now: the time of the claim.
+        **kind: the kind of a segment that is not one attempt.
+    """
+    seal_fields, seal = seals.make_seal(workflow_id, number, new_token(16))
+    return {**make_header(workflow_id, number, current_process(), now), **kind, **seal_fields}, seal
 
 
 def claim_segment(
@@ -311,8 +321,7 @@ def write_tombstone(
 ) -> int:
     """Claim the next segment with a header that marks the run as cleared; return its number."""
     number = max([*segment_numbers(filesystem.names(directory)), 0]) + 1
-    seal_fields, seal = seals.make_seal(workflow_id, number, new_token(16))
-    header = {**make_segment_header(workflow_id, number, now), "kind": "cleared", **seal_fields}
+    header, seal = make_sealed_header(seals, workflow_id, number, now, kind="cleared")
     file, _ = run_in_place(claim_segment(filesystem, directory, number, header, seal))
     filesystem.close(file)
     mark_segments(filesystem, directory, number)

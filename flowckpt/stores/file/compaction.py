@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -33,7 +32,7 @@ from flowckpt.core.codec.blob import Blob
 from flowckpt.core.codec.checkpoints import CARRIED
 from flowckpt.core.system.filesystem import FULL, FileSystem, held_open, open_if_there, write_all
 from flowckpt.errors import CheckpointCorruptedError, FencedError, KeyMissingError
-from flowckpt.stores.file.claim import make_segment_header
+from flowckpt.stores.file.claim import make_sealed_header
 from flowckpt.stores.file.directory import TruncationGuard, make_guard, read_file, temporary_file
 from flowckpt.stores.file.layout import (
     BLOBS,
@@ -340,10 +339,9 @@ def compact_run(owned: FileRunWriter, directory: int, now: datetime, begun: tupl
     number = claimed + 1
     seals = seals.choose_pack_seals(attempts.seals)
     values = seals.value_seal
-    seal_fields, seal = seals.make_seal(workflow_id, number, secrets.token_bytes(16).hex())
-    header = {**make_segment_header(workflow_id, number, now), **seal_fields}
+    header, seal = make_sealed_header(seals, workflow_id, number, now)
     attempts.taken |= {claimed, number}
-    lines = encode_pack(attempts, header, begun if seal_fields else (0, ()))
+    lines = encode_pack(attempts, header, begun if "seal" in header else (0, ()))
     needs_pack = _needs_pack(attempts) or not _is_sealed_as_today(attempts, seals)
     if needs_pack:
         reseal_values(filesystem, directory, workflow_id, find_references(lines), values)
