@@ -263,14 +263,7 @@ class FileRunWriter(LogRunWriter):
 
     def release(self) -> None:
         """Release the lock; a claim without a save leaves no segment."""
-        if not self.is_mine:  # a forked child, whose parent may hold the internal lock
-            self._close(is_end=True)
-            return
-        with self._one_at_a_time:
-            if not self._is_closed:
-                self.writer.give_up()
-                self._note_release()
-            self._close(is_end=True)
+        self._close(is_release=True)
 
     def _note_release(self) -> None:
         """Note the release if unlocking does not show it, because an owner that took the run over has no lock."""
@@ -321,20 +314,22 @@ class FileRunWriter(LogRunWriter):
 
     def close(self) -> None:
         """Close the files; closing the lock's only descriptor releases the lock."""
-        if not self.is_mine:
-            self._close(is_end=False)
-            return
-        with self._one_at_a_time:
-            self._close(is_end=False)
+        self._close(is_release=False)
 
-    def _close(self, *, is_end: bool) -> None:
-        if not self._is_closed:
-            self._is_closed, opened = True, self.opened
+    def _close(self, *, is_release: bool) -> None:
+        is_mine, opened = self.is_mine, self.opened  # the parent of a forked child may hold the internal lock
+        with self._one_at_a_time if is_mine else contextlib.nullcontext():
+            if self._is_closed:
+                return
+            if is_mine and is_release:
+                self.writer.give_up()
+                self._note_release()
+            self._is_closed = True
             try:
-                if self.is_mine:
+                if is_mine:
                     self.writer.close()
                 if self._guard is not None:
-                    self._guard.close(is_end=is_end and self.is_mine)
+                    self._guard.close(is_end=is_mine and is_release)
             finally:  # the run must not stay locked, whatever happens
                 opened.filesystem.close(opened.lock)
                 opened.filesystem.close(opened.directory)
