@@ -37,6 +37,7 @@ import attrs
 from flowckpt import stores
 from flowckpt.core import records
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
+from flowckpt.core.system.numbers import pluralize
 from flowckpt.errors import CheckpointStorageError, RunLockedError, StoreAbilityError
 
 if TYPE_CHECKING:
@@ -86,6 +87,18 @@ class Finding(FieldEquality):
     workflow_id: str
     severity: str
     detail: str
+
+
+def make_ok_finding(workflow_id: str, checkpoints: int, results: int, note: str = "") -> Finding:
+    """Return the finding of a sound run.
+
+    Args:
+        workflow_id: the run.
+        checkpoints: their number.
+        results: their number.
+        note: a remark at the end.
+    """
+    return Finding(workflow_id, "ok", f"{pluralize(checkpoints, 'checkpoint')}, {pluralize(results, 'result')}{note}")
 
 
 def refuse_failed(findings: Iterable[Finding]) -> None:

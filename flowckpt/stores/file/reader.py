@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.system.filesystem import FileSystem, held_open
-from flowckpt.core.system.numbers import pluralize
 from flowckpt.core.system.process import ProcessIdentity, is_alive
 from flowckpt.errors import (
     CheckpointCorruptedError,
@@ -28,7 +27,7 @@ from flowckpt.errors import (
     UnauthenticatedRecordError,
     WrongKeyError,
 )
-from flowckpt.stores.base import Finding, RunSurvey, make_survey
+from flowckpt.stores.base import Finding, RunSurvey, make_ok_finding, make_survey
 from flowckpt.stores.file import signals
 from flowckpt.stores.file.directory import (
     MOST_HINT,
@@ -365,14 +364,10 @@ class FileReader(Location, LogRuns[FileRunWriter]):
             return []
         except FlowckptError as error:
             return [_make_finding(workflow_id, error)]
-        count = len(image.checkpoints())
-        steps = len(image.history.results)
         notices = [Finding(workflow_id, "notice", notice) for notice in image.notices]
         sealed = "" if image.seal is None or image.seal.key is None else f", {image.seal}"
-        return [
-            *notices,
-            Finding(workflow_id, "ok", f"{pluralize(count, 'checkpoint')}, {pluralize(steps, 'result')}{sealed}"),
-        ]
+        counts = len(image.checkpoints()), len(image.history.results)
+        return [*notices, make_ok_finding(workflow_id, *counts, sealed)]
 
 
 _PLANTED = (errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)

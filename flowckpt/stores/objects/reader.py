@@ -27,7 +27,7 @@ from flowckpt.errors import (
     DecodingError,
     FlowckptError,
 )
-from flowckpt.stores.base import Finding, RunSurvey, make_survey
+from flowckpt.stores.base import Finding, RunSurvey, make_ok_finding, make_survey
 from flowckpt.stores.log.image import LoadedRun, LogRuns, RunImage, make_run_info, read_run
 from flowckpt.stores.objects.attempt import (
     AttemptContent,
@@ -404,8 +404,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
             return [Finding(workflow_id, _severity(error), error.message)]
         if not image.newest:
             return []
-        count, steps = len(image.checkpoints()), len(image.history.results)
-        return [Finding(workflow_id, "ok", f"{pluralize(count, 'checkpoint')}, {pluralize(steps, 'result')}")]
+        return [make_ok_finding(workflow_id, len(image.checkpoints()), len(image.history.results))]
 
     def _make_fetch(self, workflow_id: str, keys: RunKeys) -> Fetch:
         def fetch(digest: str, size: int) -> bytes:

@@ -24,10 +24,9 @@ from flowckpt.core.records.statistics import (
     sort_figures,
 )
 from flowckpt.core.records.wait import Signal
-from flowckpt.core.system.numbers import pluralize
 from flowckpt.core.system.process import ProcessIdentity
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, CheckpointStorageError, FlowckptError
-from flowckpt.stores.base import Finding, RunSurvey
+from flowckpt.stores.base import Finding, RunSurvey, make_ok_finding
 from flowckpt.stores.content import check_values
 from flowckpt.stores.queries import parse_verifications
 from flowckpt.stores.runs_base import RunsBase
@@ -163,9 +162,7 @@ def verify_run(session: Session, workflow_id: str, fetch: Fetch) -> Finding | No
     signals.parse(workflow_id, session.execute(signals.SELECT_SIGNALS, (encode_id(workflow_id),)))
     if not attempts:
         return None
-    return Finding(
-        workflow_id, "ok", f"{pluralize(checkpoint_count, 'checkpoint')}, {pluralize(result_count, 'result')}"
-    )
+    return make_ok_finding(workflow_id, checkpoint_count, result_count)
 
 
 def _check_row(image: RunImage, info: RunInfo | None, newest_first: list[CheckpointData]) -> None:
