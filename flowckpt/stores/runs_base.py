@@ -17,7 +17,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, TypeVar, cast
 
 from flowckpt import stores
 from flowckpt.core import records
@@ -81,8 +81,8 @@ class FencedWriter:
         """Whether a save found that another attempt has started, or that the run was removed."""
         return self._fence is not None
 
-    def _refuse_unusable(self, workflow_id: str, attempt: int, medium: str) -> None:
-        """Refuse to write if the writer was fenced, or if its last write failed.
+    def _refuse_write(self, workflow_id: str, attempt: int, medium: str) -> NoReturn:
+        """Raise the error of a writer that was fenced, or whose last write failed.
 
         Args:
             workflow_id: the run.
@@ -95,14 +95,13 @@ class FencedWriter:
         """
         if self._fence is not None:
             raise FencedError(workflow_id, attempt=attempt, newest_attempt=self._fence.newest_attempt) from self._fence
-        if self.is_poisoned:
-            raise CheckpointStorageError(
-                f"an earlier save of run {workflow_id!r} failed, so what is {medium} is unknown",
-                workflow_id=workflow_id,
-                operation="save",
-                is_outcome_unknown=True,
-                remedy="This attempt writes nothing more. Resume the run: the next attempt finds out what was saved.",
-            )
+        raise CheckpointStorageError(
+            f"an earlier save of run {workflow_id!r} failed, so what is {medium} is unknown",
+            workflow_id=workflow_id,
+            operation="save",
+            is_outcome_unknown=True,
+            remedy="This attempt writes nothing more. Resume the run: the next attempt finds out what was saved.",
+        )
 
 
 class PreparedSave(NamedTuple):

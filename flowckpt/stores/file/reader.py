@@ -45,6 +45,7 @@ from flowckpt.stores.file.layout import (
     LOCK,
     NOT_OURS,
     RUNS,
+    SIGNALS,
     parse_head_number,
     run_directory,
     segment_name,
@@ -316,9 +317,11 @@ class FileReader(Location, LogRuns[FileRunWriter]):
 
     def signals(self, workflow_id: str) -> list[Signal]:
         """Return the messages for a run, in the order of sending."""
+        filesystem, seals = self._filesystem, self.seals
 
         def read(run: int) -> list[Signal]:
-            return signals.read_signals(self._filesystem, run, workflow_id, self.seals)
+            is_there = filesystem.exists(run, SIGNALS)  # most runs never get one
+            return signals.read_signals(filesystem, run, workflow_id, seals) if is_there else []
 
         return self._read_directory(workflow_id, read, [])
 

@@ -612,7 +612,8 @@ class SegmentWriter(FencedWriter):
             FencedError: a save found that this attempt is not the newest.
             CheckpointStorageError: the writer is poisoned.
         """
-        self._refuse_unusable(self._workflow_id, self.number, "on the disk")
+        if self._fence is not None or self.is_poisoned:
+            self._refuse_write(self._workflow_id, self.number, "on the disk")
 
     def _save_error(self, error: OSError) -> CheckpointStorageError:
         run, name = self._workflow_id, segment_name(self.number)

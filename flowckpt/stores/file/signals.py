@@ -51,7 +51,7 @@ def read_signals(filesystem: FileSystem, run: int, workflow_id: str, seals: Seal
         CheckpointCorruptedError: a message is damaged.
         UnauthenticatedRecordError: a message was written without the store's key.
     """
-    if not filesystem.exists(run, SIGNALS):  # most runs never get one
+    if not filesystem.exists(run, SIGNALS):
         return []
     with held_open(filesystem, filesystem.open_directory(run, SIGNALS)) as directory:
         found: list[Signal] = []

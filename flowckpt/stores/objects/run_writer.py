@@ -398,7 +398,8 @@ class AttemptWriter(FencedWriter):
             FencedError: a save found that this attempt is not the newest.
             CheckpointStorageError: the writer is poisoned.
         """
-        self._refuse_unusable(self._workflow_id, self.keys.attempt, f"in {self._bucket}")
+        if self._fence is not None or self.is_poisoned:
+            self._refuse_write(self._workflow_id, self.keys.attempt, f"in {self._bucket}")
 
 
 class BulkWriter(AttemptWriter):

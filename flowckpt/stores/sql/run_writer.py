@@ -305,4 +305,5 @@ class SqlRunWriter(FencedWriter, RunWriter):
             self.on_lost(error)
 
     def _check_unfenced(self) -> None:
-        self._refuse_unusable(self.workflow_id, self.attempt, "in the database")
+        if self._fence is not None or self.is_poisoned:
+            self._refuse_write(self.workflow_id, self.attempt, "in the database")
