@@ -92,22 +92,17 @@ class WholeRun:
         return self.checkpoints[-1]
 
     @property
-    def left_behind(self) -> int:
-        """How many of its checkpoints no longer count."""
+    def facts(self) -> dict[str, Any]:
+        """The facts about the run that an export and a copy report."""
         standing = LeftBehindCounter()
         for data in self.checkpoints:
             standing.add(data)
-        return standing.count
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The facts about the run that an export and a copy report."""
         return {
             "attempts": len({data.attempt for data in self.checkpoints}),
             "checkpoints": len(self.checkpoints),
             "steps": len(self.latest.step_results),
             "owner": self.owner,
-            "left_behind": self.left_behind,
+            "left_behind": standing.count,
         }
 
     def copy_checkpoints(self) -> Iterator[CheckpointData]:
@@ -365,8 +360,7 @@ def identity_of(workflow_id: str, checkpoints: Iterable[CheckpointData]) -> str:
     writer = LineWriter(workflow_id)
     for _ in writer.lines(checkpoints, is_whole=False):
         pass
-    digest: str = writer.identity.hexdigest()
-    return digest
+    return str(writer.identity.hexdigest())
 
 
 _NOT_PLAIN = re.compile(r"[^a-z0-9_-]+")

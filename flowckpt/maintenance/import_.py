@@ -13,7 +13,7 @@ import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 import attrs
 
@@ -52,6 +52,7 @@ from flowckpt.stores.log.sealing.keys import Key, KeyRing
 
 
 _EMPTY = ("snapshot", "output", "error")
+_EMPTY_OF_RESULT = ("error", "started_at", "evidence", "version")
 """Fields that a document always has, but a record only if they are not empty."""
 
 
@@ -83,33 +84,14 @@ def parse_checkpoint(text: bytes) -> CheckpointData:
             if each["path"] in paths:
                 raise MalformedError(f"the step {each['path']!r:.80} appears twice")
             paths.add(each["path"])
-            append_result(
-                history, decode_result({key: value for key, value in each.items() if not _is_left_out(key, value)})[0]
-            )
+            fields = {key: value for key, value in each.items() if key not in _EMPTY_OF_RESULT or value is not None}
+            append_result(history, decode_result(fields)[0])
         return decode_head(head, history.view())
     except (DecodingError, EncodingError) as error:
         raise MalformedError(error.message) from None
 
 
-def _is_left_out(key: str, value: object) -> bool:
-    """Return whether a field has the value that a result without it has."""
-    return value is None and key in ("error", "started_at", "evidence", "version")
-
-
 # The checkpoints in the lines of an untrusted file: each line is verified before it is used.
-
-
-@attrs.frozen
-class Header:
-    """The first line of an exported run.
-
-    Attributes:
-        workflow_id: the run named by the file; not yet validated.
-        workflow_name: its workflow.
-    """
-
-    workflow_id: Any
-    workflow_name: str
 
 
 @attrs.define
@@ -145,15 +127,18 @@ class RunReader:
         fetch: reads the line of a large value again.
 
     Attributes:
-        header: the first line, once read.
+        workflow_id: the run named by the first line; not yet validated.
+        workflow_name: its workflow, once read.
         line: the number of the current line.
         places: the offset of each large value's content in the file.
         identity: SHA-256 over the lines between the first and the last, except those of large values.
+        counts: how much was read so far.
         signed_by: the id of the key named by the last line; empty without a signature.
     """
 
     def __init__(self, limits: ImportLimits, fetch: Fetch | None = None) -> None:
-        self.header: Header | None = None
+        self.workflow_id: Any = None
+        self.workflow_name = ""
         self.line = 0
         self.places: dict[str, tuple[int, int]] = {}
         self.identity: Any = sha256()
@@ -164,7 +149,7 @@ class RunReader:
         self._whole = sha256()
         self._offset = 0
         self._unnamed: set[str] = set()
-        self._counts = Counts()
+        self.counts = Counts()
         self._state = _ReadState()
 
     def checkpoints(self, lines: Iterable[bytes]) -> Iterator[CheckpointData]:
@@ -186,7 +171,7 @@ class RunReader:
                 raise MalformedError("something follows the end")
             if line[-1:] != b"\n":
                 raise MalformedError("it ends in the middle of a line: the file was cut")
-            if self.header is None:
+            if self.line == 1:
                 self._read_header(line)
             elif line.startswith(b'{"end":'):
                 self._read_end(line)
@@ -206,8 +191,8 @@ class RunReader:
         if type(document) is not dict or document.get("flowckpt") != FORMAT:
             raise MalformedError("it is not a run that flowckpt has exported")
         check_schema(document.get("schema_version"))
-        name = check_name(document.get("workflow_name"), "the name of a workflow")
-        self.header = Header(document.get("workflow_id"), name)
+        self.workflow_id = document.get("workflow_id")
+        self.workflow_name = check_name(document.get("workflow_name"), "the name of a workflow")
 
     def _read(self, line: bytes) -> CheckpointData | None:
         if (found := parse_blob(line[:-1])) is not None:
@@ -236,7 +221,7 @@ class RunReader:
         state.attempt, state.saved, state.has_saved, state.carried = attempt, keeps, False, {}
         state.history = state.history.forked(keeps)
         del state.chains[keeps + 1 :]
-        self._counts.attempts += 1
+        self.counts.attempts += 1
 
     def _check_finished(self) -> None:
         """Refuse an attempt that does not end with a checkpoint."""
@@ -254,7 +239,7 @@ class RunReader:
             parse_strict_json(bytes(content))
         self.places[digest] = (self._offset + start, size)
         self._unnamed.add(digest)
-        self._counts.blobs += 1
+        self.counts.blobs += 1
 
     def _read_result(self, encoded: bytes) -> None:
         if not self._state.attempt:
@@ -268,7 +253,7 @@ class RunReader:
             raise MalformedError(error.message) from None
         self._state.history.append(result, encoded, blobs)
         self._state.chains.append(sha256(self._state.chains[-1] + encoded).digest())
-        self._counts.results += 1
+        self.counts.results += 1
 
     def _check_reference(self, value: Json) -> None:
         if type(value) is dict and "$blob" in value:
@@ -312,18 +297,18 @@ class RunReader:
             same = {name: getattr(before, held) for name, held in _SHARED.items() if name not in head}
             data = attrs.evolve(data, **same) if same else data
         state.sequence, state.saved, state.has_saved, state.latest = data.sequence, results, True, data
-        self._counts.checkpoints += 1
+        self.counts.checkpoints += 1
         return data
 
     def is_signed_with(self, key: Key) -> bool:
         """Return whether the file, read to its end, was signed with a key."""
-        return hmac.compare_digest(self._end, end_line(self._counts, self._whole.hexdigest(), key))
+        return hmac.compare_digest(self._end, end_line(self.counts, self._whole.hexdigest(), key))
 
     def _read_end(self, line: bytes) -> None:
         self._check_finished()
-        if not self._counts.checkpoints:
+        if not self.counts.checkpoints:
             raise MalformedError("it has no checkpoint")
-        key_id = find_signing_key(line, end_line(self._counts, self._whole.hexdigest()))
+        key_id = find_signing_key(line, end_line(self.counts, self._whole.hexdigest()))
         if key_id is None:
             raise MalformedError("what stands before its end does not match the digest there")
         self.signed_by, self._end = key_id, line
@@ -406,9 +391,8 @@ async def open_source(file: Path | str, limits: ImportLimits) -> AsyncIterator[S
     """
     with contextlib.ExitStack() as stack:
         try:
-            raw = stack.enter_context(
-                await run_on_daemon(functools.partial(_open_file, file))
-            )  # a pipe may lack a writer
+            # On a thread that may be abandoned: a pipe may lack a writer.
+            raw = stack.enter_context(await run_on_daemon(functools.partial(_open_file, file)))
             is_plain_file = stat.S_ISREG(os.fstat(raw.fileno()).st_mode)
             if is_plain_file and raw.read(len(_GZIP)) != _GZIP:
                 yield Source(raw, limits)
@@ -517,19 +501,8 @@ class ImportedRun:
         return attrs.asdict(self)
 
 
-@attrs.frozen
-class _CheckedFile:
-    """A file that was read to its end.
-
-    Attributes:
-        run: what it holds, as it is imported.
-        identity: distinguishes it from other runs.
-        checkpoints: reads its checkpoints again.
-    """
-
-    run: ImportedRun
-    identity: str
-    checkpoints: Callable[[], Iterable[CheckpointData]]
+_CheckedFile: TypeAlias = tuple[ImportedRun, str, Callable[[], Iterable[CheckpointData]]]
+"""The run in a file that was read to its end, its identity, and a function that reads its checkpoints again."""
 
 
 async def import_run(
@@ -562,11 +535,11 @@ async def import_run(
     if workflow_id is not None:
         check_new_id(workflow_id)
     async with open_source(file, limits) as source:
-        checked = await run_blocking(lambda: _check_file(source, str(file), workflow_id, limits, store.keys))
-        run, mark = checked.run, True if checked.run.unauthenticated else AUTHENTICATED
-        is_new = await store_run(
-            store, run.workflow_id, checked.identity, lambda: _mark_imported(checked.checkpoints(), mark)
+        run, identity, checkpoints = await run_blocking(
+            lambda: _check_file(source, str(file), workflow_id, limits, store.keys)
         )
+        mark = True if run.unauthenticated else AUTHENTICATED
+        is_new = await store_run(store, run.workflow_id, identity, lambda: _mark_imported(checkpoints(), mark))
     return run if is_new else attrs.evolve(run, is_new=False, unauthenticated="the run was there already")
 
 
@@ -611,7 +584,7 @@ def _explain_unauthenticated(reader: RunReader, workflow_id: str, ring: KeyRing 
         return f"the file is signed with key {reader.signed_by}, which is not a key of this store"
     if not reader.is_signed_with(key):
         return "the signature of the file does not match: the file was changed after its export"
-    if reader.header is None or reader.header.workflow_id != workflow_id:
+    if reader.workflow_id != workflow_id:
         return "they were given to the run under its own id, not under the new one"
     return ""
 
@@ -626,23 +599,17 @@ def _check_file(
     reader = RunReader(limits)
     with _refuse_malformed(file, reader):
         latest: CheckpointData | None = None
-        attempts: set[int] = set()
-        count, run_id, standing = 0, "", LeftBehindCounter()
+        run_id, standing = "", LeftBehindCounter()
         for latest in reader.checkpoints(source.lines()):
-            if not attempts:
-                assert reader.header is not None, "it stands before the checkpoints"
-                run_id = check_run_id(reader.header.workflow_id) if workflow_id is None else workflow_id
-            attempts.add(latest.attempt)
-            count += 1
+            if not run_id:
+                run_id = check_run_id(reader.workflow_id) if workflow_id is None else workflow_id
             standing.add(latest)
         assert latest is not None, "a file without a checkpoint is refused"
-        if reader.header is not None and reader.header.workflow_name != latest.workflow_name:
+        if reader.workflow_name != latest.workflow_name:
             raise MalformedError("its first line names another workflow than its checkpoints")
 
-    places = dict(reader.places)
-
     def fetch(digest: str, size: int) -> bytes:
-        content = source.at(places[digest][0], size)
+        content = source.at(reader.places[digest][0], size)
         if len(content) != size or sha256(content).hexdigest() != digest:
             raise ImportRefusedError(f"the large value {digest} has changed while it was imported", file=file)
         return content
@@ -654,11 +621,16 @@ def _check_file(
             if second.identity.digest() != reader.identity.digest():
                 raise MalformedError("it has changed while it was imported")
 
-    header = reader.header
-    source_id = str(header.workflow_id) if header is not None else ""
-    why = _explain_unauthenticated(reader, run_id, ring)
-    counts = {"attempts": len(attempts), "checkpoints": count, "left_behind": standing.count, "unauthenticated": why}
-    return _CheckedFile(_describe_import(run_id, source_id, latest, **counts), reader.identity.hexdigest(), read_again)
+    run = _describe_import(
+        run_id,
+        str(reader.workflow_id),
+        latest,
+        attempts=reader.counts.attempts,
+        checkpoints=reader.counts.checkpoints,
+        left_behind=standing.count,
+        unauthenticated=_explain_unauthenticated(reader, run_id, ring),
+    )
+    return run, reader.identity.hexdigest(), read_again
 
 
 def _check_document(source: Source, file: str, workflow_id: str | None) -> _CheckedFile:
@@ -674,7 +646,7 @@ def _check_document(source: Source, file: str, workflow_id: str | None) -> _Chec
     run = WholeRun(run_id, [data])
     why = "the file is one checkpoint, and only whole runs are signed"
     imported = _describe_import(run_id, "", data, attempts=1, checkpoints=1, unauthenticated=why)
-    return _CheckedFile(imported, identity_of(run_id, [data]), run.copy_checkpoints)
+    return imported, identity_of(run_id, [data]), run.copy_checkpoints
 
 
 @contextlib.contextmanager
