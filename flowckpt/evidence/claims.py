@@ -277,8 +277,7 @@ class Evidence:
 
     def to_document(self) -> dict[str, Any]:
         """Return the claim as plain JSON; `from_document` returns an equal one."""
-        document: dict[str, Any] = evidence.documents.encode_evidence(self)
-        return document
+        return evidence.documents.encode_evidence(self)
 
     @classmethod
     def from_document(cls, document: Any) -> Evidence:
@@ -290,8 +289,7 @@ class Evidence:
         Raises:
             DecodingError: the document is not a claim.
         """
-        found: Evidence = evidence.documents.decode_evidence(document)
-        return found
+        return evidence.documents.decode_evidence(document)
 
 
 _NONE: frozenset[str] = frozenset()
@@ -348,8 +346,7 @@ class EvidencePack(FieldEquality):
 
     def to_document(self) -> dict[str, Any]:
         """Return the pack as plain JSON; `from_document` returns an equal one."""
-        document: dict[str, Any] = evidence.documents.encode_pack(self)
-        return document
+        return evidence.documents.encode_pack(self)
 
     @classmethod
     def from_document(cls, document: Any) -> EvidencePack:
@@ -361,8 +358,7 @@ class EvidencePack(FieldEquality):
         Raises:
             DecodingError: the document is not a pack.
         """
-        pack: EvidencePack = evidence.documents.decode_pack(document)
-        return pack
+        return evidence.documents.decode_pack(document)
 
 
 # The name under which a function of the program is recorded: `module:qualname`.

@@ -26,9 +26,8 @@ _EVIDENCE_FIELDS = {
     "attempts", "backoff",
 }  # fmt: skip
 _PACK_FIELDS = {"evidence", "require_all", "allow_partial", "min_verified"}
-_ORIGINAL = (
-    "$document"  # the key in `extra` under which an unreadable claim keeps its document; no field can have this name
-)
+_ORIGINAL = "$document"
+"""The key in `extra` under which an unreadable claim keeps its document; no field can have this name."""
 
 
 def encode_evidence(evidence: Evidence) -> dict[str, Json]:

@@ -89,23 +89,17 @@ def open_connection(host: str, port: int, hosts: Sequence[AllowedHost], deadline
         _check_address(name, where[0], port, hosts)
     trouble: OSError | None = None
     for family, where in found:
-        connection = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            connection.settimeout(deadline.left())
-            connection.connect(where)
-        except TimeoutError as error:
-            connection.close()
-            raise CheckTimeoutError(f"{name}:{port} did not answer within {deadline.seconds:g} s") from error
-        except OSError as error:
-            connection.close()
-            trouble = error
-            continue
-        except BaseException:
-            connection.close()
-            raise
-        with connection:
+        with socket.socket(family, socket.SOCK_STREAM) as connection:
+            try:
+                connection.settimeout(deadline.left())
+                connection.connect(where)
+            except TimeoutError as error:
+                raise CheckTimeoutError(f"{name}:{port} did not answer within {deadline.seconds:g} s") from error
+            except OSError as error:
+                trouble = error
+                continue
             yield connection
-        return
+            return
     raise trouble or OSError(f"{name} has no address")
 
 

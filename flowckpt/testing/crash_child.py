@@ -15,7 +15,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import ModuleType
@@ -131,14 +131,11 @@ def digest_file(path: str) -> str:
     except OSError:
         return ""
     if content.startswith(b"SQLite format 3\0"):
-        try:
-            connection = sqlite3.connect(f"{Path(path).as_uri()}?mode=ro", uri=True)
-            try:
-                content = "\n".join(connection.iterdump()).encode()
-            finally:
-                connection.close()
-        except sqlite3.Error:
-            pass
+        with (
+            suppress(sqlite3.Error),
+            closing(sqlite3.connect(f"{Path(path).as_uri()}?mode=ro", uri=True)) as connection,
+        ):
+            content = "\n".join(connection.iterdump()).encode()
     return hashlib.sha256(content).hexdigest()
 
 

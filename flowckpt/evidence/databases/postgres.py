@@ -165,16 +165,12 @@ class Column:
         return value
 
     def _number_text(self, value: float | Decimal) -> str:
-        number = _to_decimal(value)
-        if self.type_name in _INTEGERS:
-            if not number.is_finite() or number != number.to_integral_value() or not self._holds(number):
-                raise self._unlike(value)
-            return str(int(number))
-        return str(number)
-
-    def _holds(self, number: Decimal) -> bool:
-        bound = _INTEGERS[self.type_name]
-        return -bound <= number < bound
+        number, bound = _to_decimal(value), _INTEGERS.get(self.type_name)
+        if bound is None:
+            return str(number)
+        if not number.is_finite() or number != number.to_integral_value() or not -bound <= number < bound:
+            raise self._unlike(value)
+        return str(int(number))
 
     def _unlike(self, value: Any) -> NoSuchThingError:
         return NoSuchThingError(
