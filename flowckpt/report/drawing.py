@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from flowckpt.report.graph import Edge, Graph, Node
+from flowckpt.report.graph import Edge, Graph, Node, find_drawn
 
 _SHAPES = {  # Mermaid's brackets by the kind of a step
     "map": ("[[", "]]"),
@@ -242,13 +242,7 @@ def _lay_out(graph: Graph, outer: str) -> list[_Box]:
 
 def _find_level_arrows(graph: Graph, boxes: dict[str, _Box]) -> set[tuple[str, str]]:
     """Return the arrows between the nodes of one level; an arrow from or to the inside of a box counts for the box."""
-
-    def find_place(path: str) -> str:
-        while path and path not in boxes:
-            path = path.rpartition("/")[0]
-        return path
-
-    arrows = {(find_place(edge.source), find_place(edge.target)) for edge in graph.edges}
+    arrows = {(find_drawn(edge.source, boxes), find_drawn(edge.target, boxes)) for edge in graph.edges}
     order = {path: index for index, path in enumerate(boxes)}
     return {(a, b) for a, b in arrows if a and b and order[a] < order[b]}
 

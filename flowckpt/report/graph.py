@@ -7,7 +7,7 @@ placeholder, which may be passed on to later steps. The replay ends where the wo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -167,7 +167,7 @@ def _find_data_edges(results: Mapping[str, StepResult], shown: Mapping[str, Node
             parameters.setdefault((source, place), {})[parameter.partition("[")[0]] = None
 
     for path, result in results.items():
-        place = _find_shown(path, shown)
+        place = find_drawn(path, shown)
         if not place:
             continue
         members.setdefault(path.rpartition("/")[0], []).append(result)
@@ -185,8 +185,9 @@ def _find_data_edges(results: Mapping[str, StepResult], shown: Mapping[str, Node
     return [Edge(source, target, ", ".join(names)) for (source, target), names in parameters.items()]
 
 
-def _find_shown(path: str, shown: Mapping[str, Node]) -> str:
-    while path and path not in shown:
+def find_drawn(path: str, drawn: Container[str]) -> str:
+    """Return a step if it is drawn, else the innermost drawn step around it; empty if there is none."""
+    while path and path not in drawn:
         path = path.rpartition("/")[0]
     return path
 
@@ -293,10 +294,10 @@ class _Outline:
         return (NotRun(command.path), None) if len(self.nodes) < MOST_NODES else None
 
     async def enter(self, replay: Replay, command: Enter) -> Answer | None:
-        self._add_composite(replay, command)
+        self._add_composite(command)
         return (NotRun(command.path), None) if len(self.nodes) < MOST_NODES else None
 
-    def _add_composite(self, replay: Replay, enter: Enter) -> None:
+    def _add_composite(self, enter: Enter) -> None:
         action = enter.step.action
         if isinstance(action, WorkflowAction):
             self._add(enter.path, enter.step, is_box=True)
@@ -316,7 +317,7 @@ class _Outline:
             self._add(enter.path, enter.step, is_box=True)
             for member in expand(enter):
                 if member.step.action.is_composite:
-                    self._add_composite(replay, member)
+                    self._add_composite(member)
                 else:
                     self._add(member.path, member.step)
 
