@@ -338,13 +338,10 @@ class _Explorer:
                 last = "".join(each["paths"][-1:])
                 if not last or last in few:
                     yield Point(kind, last, each["number"])
-        yield from (Point("fail_step", path) for path in chosen if not self._may_fail(path))
+        yield from (Point("fail_step", path) for path in chosen if self.may_fail.isdisjoint((path, _strip_keys(path))))
         yield from self._choose_lost_files({*chosen})
         if any(each["taken"] for each in saves):
             yield Point("twice")
-
-    def _may_fail(self, path: str) -> bool:
-        return any(path == each or _strip_keys(path) == each for each in self.may_fail)
 
     def _choose_lost_files(self, chosen: Collection[str]) -> Iterator[Point]:
         """Yield the loss of each file that a step wrote, after the save that made the step durable."""
@@ -511,10 +508,8 @@ class _Explorer:
 
     def _add_change(self, point: Point, played: _HistoryLog, difference: str, *, has_files: bool = False) -> None:
         """Add a difference that is not due to a step that ran twice; if a step changed values in memory, it is due to these."""
-        names, history = (
-            sorted({name for each in self.whole.events("done") for name in each["changed"]}),
-            _describe_point(point),
-        )
+        names = sorted({name for each in self.whole.events("done") for name in each["changed"]})
+        history = _describe_point(point)
         if names and not has_files:
             message = (
                 f"{history}, and {difference}: a step changes {_quote_names(names)} in memory, which a crash loses. "
@@ -636,8 +631,8 @@ def _shorten(text: str | None) -> str:
     return text if len(text) <= 120 else f"{text[:120]}…"
 
 
-def _run_forked(work: Callable[[], None], root: Path) -> int:
-    """Call a function in a forked process, and return the exit code of the process.
+def _run_forked(work: Callable[[], None], root: Path) -> None:
+    """Call a function in a forked process.
 
     Raises:
         FlowckptError: the function raised.
@@ -661,4 +656,3 @@ def _run_forked(work: Callable[[], None], root: Path) -> int:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code not in (0, DIED) and errors.exists():
         raise FlowckptError(f"a process of the exploration failed: {errors.read_text(encoding='utf-8')[-2000:]}")
-    return code
