@@ -155,12 +155,10 @@ def _check_target(name: str, target: object) -> Target:
 
 def _make_document(event: Event) -> dict[str, Any]:
     """Return an event as plain JSON, without an output that is large or that only its type can encode."""
-    try:
+    with contextlib.suppress(EncodingError):
         document: Any = event_document(event, Any)
         if len(json.dumps(document.get("output"))) <= _LARGEST_OUTPUT:
             return dict(document)
-    except EncodingError:
-        pass
     completed: Any = event
     document = event_document(attrs.evolve(completed, output=None), Any)
     return {**document, "output_omitted": True}

@@ -188,9 +188,8 @@ def _show_usage_error(error: click.UsageError) -> None:
 
 def _unknown_option(error: click.NoSuchOption) -> str:
     names = {each.strip("-"): each for each in error.possibilities or ()}
-    near = find_near_words(
-        error.option_name.strip("-"), names
-    )  # without the dashes, which would make '--yes' similar to '--max-bytes'
+    # Without the dashes, which would make '--yes' similar to '--max-bytes'.
+    near = find_near_words(error.option_name.strip("-"), names)
     advice = "".join(f"; did you mean {names[each]}?" for each in near)
     takes_inputs = error.ctx is not None and any("-i" in each.opts for each in error.ctx.command.params)
     if not advice and takes_inputs and error.option_name.startswith("--"):

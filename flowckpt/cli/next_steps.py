@@ -130,24 +130,17 @@ def stale_ways(line: ResumeLine, kinds: Collection[str], path: str = "") -> list
     if any(kind != CODE for kind in kinds):
         options.append("--on-stale")
     rerun, reuse = ([word for option in options for word in (option, answer)] for answer in ("rerun", "reuse"))
-    is_asked = bool(path) and set(kinds) == {
-        CODE
-    }  # the same call: its evidence is checked before its effect is repeated
+    # The same call: its evidence is checked before its effect is repeated.
+    is_asked = bool(path) and set(kinds) == {CODE}
     unless = ", unless its evidence shows that it was done" if is_asked else ""
-    return [
+    ways = [
         f"Run it and what follows again{unless}: {line.command(*rerun)}",
         f"Reuse its recorded result anyway: {line.command(*reuse)}",
-        *_ways_to_repeat(line, path, options),
     ]
-
-
-def _ways_to_repeat(line: ResumeLine, path: str, options: Sequence[str]) -> list[str]:
-    if not path:
-        return []
-    return [
-        f"Repeat its effect unconditionally: {line.command('--from', path)}",
-        f"No default repeats it, nor does 'flowckpt recover' without {' and '.join(options)}.",
-    ]
+    if path:
+        ways.append(f"Repeat its effect unconditionally: {line.command('--from', path)}")
+        ways.append(f"No default repeats it, nor does 'flowckpt recover' without {' and '.join(options)}.")
+    return ways
 
 
 def in_doubt_ways(line: ResumeLine, path: str, *, was_done: bool = False) -> list[str]:

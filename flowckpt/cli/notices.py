@@ -44,12 +44,8 @@ def show_error(error: FlowckptError, remedies: Sequence[str] | None = None) -> N
 def _is_traceback_shown() -> bool:
     try:
         return bool(settings.command_settings()["traceback"])
-    except (
-        SettingError,
-        UntrustedStoreError,
-        OSError,
-    ):  # most likely the error that is shown; or the directory is gone
-        return False
+    except (SettingError, UntrustedStoreError, OSError):
+        return False  # most likely it is the error that is shown; or the directory is gone
 
 
 _HANDLER = "flowckpt: standard error of the command"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections import Counter
 from contextlib import suppress
@@ -119,7 +118,7 @@ def repair_command(run: str, as_json: bool, store: StoreChoice) -> None:
       flowckpt store repair nightly --json
     """
     checkpoints = open_chosen_store(store, runs_nothing=True)
-    with contextlib.suppress(CheckpointNotFoundError):  # an interrupted repair has set it aside
+    with suppress(CheckpointNotFoundError):  # an interrupted repair has set it aside
         run = resolve_run(checkpoints, run)
     done = run_async(checkpoints.repair(run))
     if as_json:
@@ -368,10 +367,7 @@ def clear_command(run: str, yes: bool, store: StoreChoice) -> None:
         what = f"{latest.status.value}, {pluralize(len(latest.step_results), 'step')}"
     except CheckpointCorruptedError as error:  # what is damaged may be removed anyway
         warn(error.message)
-    except (
-        WrongKeyError,
-        UnauthenticatedRecordError,
-    ) as error:  # the same: a key of an old run may be lost
+    except (WrongKeyError, UnauthenticatedRecordError) as error:  # the same: a key of an old run may be lost
         if isinstance(error, WrongKeyError) and error.is_whole_store:
             raise
         what = "its record cannot be read"

@@ -268,22 +268,17 @@ class LiveProgress(Progress):
         self._warn(f"{event.path}: evidence does not hold: {reasons}")
 
     def _on_warning(self, event: Any) -> None:
-        self._warn(LINES[event.kind](event))
+        self._warn(LINES[event.kind](event), "red" if event.kind == "CheckpointFailed" else "yellow")
 
     def _on_adopted(self, event: Any) -> None:
         self._counts.adopted += 1
         self._line = self._end_line(event.path).append("  adopted, not run: it was done", "cyan")
 
-    def _on_completed(self, event: Any) -> None:
-        self._end(event, "")
-
-    def _on_failed(self, event: Any) -> None:
-        self._counts.failed += 1
-        self._end(event, f"{event.error_type}: {event.error_message}")
-
-    def _end(self, event: Any, failure: str) -> None:
+    def _on_ended(self, event: Any) -> None:
         path, members = event.path, ""
+        failure = f"{event.error_type}: {event.error_message}" if event.kind == "StepFailed" else ""
         self._counts.executed += 1
+        self._counts.failed += bool(failure)
         self._running.pop(path, None)
         has_evidence = path in self._verified
         self._verified.discard(path)
@@ -311,9 +306,6 @@ class LiveProgress(Progress):
         if event.reason == "step" and self._line is not None:
             self._line.append("  saved", "blue")
         self._show_line()
-
-    def _on_not_saved(self, event: Any) -> None:
-        self._warn(LINES[event.kind](event), "red")
 
     def _on_undoing(self, event: Any) -> None:
         self._running.clear()
@@ -430,12 +422,12 @@ _NOTES: dict[str, Callable[[LiveProgress, Any], None]] = {
     "StepAdopted": LiveProgress._on_adopted,
     "EvidenceVerified": LiveProgress._on_verified,
     "EvidenceFailed": LiveProgress._on_not_verified,
-    "StepCompleted": LiveProgress._on_completed,
-    "StepFailed": LiveProgress._on_failed,
+    "StepCompleted": LiveProgress._on_ended,
+    "StepFailed": LiveProgress._on_ended,
     "RollbackStarted": LiveProgress._on_undoing,
     "RollbackCompleted": LiveProgress._on_undone,
     "CheckpointSaved": LiveProgress._on_saved,
-    "CheckpointFailed": LiveProgress._on_not_saved,
+    "CheckpointFailed": LiveProgress._on_warning,
     "WorkflowCompleted": LiveProgress._on_over,
     "WorkflowFailed": LiveProgress._on_over,
     "WorkflowCancelled": LiveProgress._on_over,
@@ -451,7 +443,7 @@ def _forget_in_children(progress: LiveProgress) -> None:
     known = weakref.ref(progress)
 
     def forget() -> None:
-        if (display := known()) is not None and display._screen is not None:
+        if (display := known()) is not None:
             display.forget()
 
     os.register_at_fork(after_in_child=forget)

@@ -232,7 +232,9 @@ class Screen(Live):
     @contextlib.contextmanager
     def _pause_for_input(self) -> Iterator[None]:
         with self._lock:
-            self._show_all()
+            for prints in self._prints:
+                prints.show_rest()
+            self.step_aside(is_unfinished=self._is_unfinished)
             self._readers += 1
         try:
             yield
@@ -241,11 +243,6 @@ class Screen(Live):
                 self._readers -= 1
                 self._is_unfinished = False
                 self._quiet_until = time.monotonic() + _QUIET_SECONDS
-
-    def _show_all(self) -> None:
-        for prints in self._prints:
-            prints.show_rest()
-        self.step_aside(is_unfinished=self._is_unfinished)
 
     def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         original = getattr(owner, name, None)

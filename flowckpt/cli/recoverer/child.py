@@ -253,14 +253,12 @@ class Child:
         store: its store.
         options: options of `resume`, as typed.
         on_line: called with each line of output, or None.
-        environ: the environment, without the variables of the store.
     """
 
     _run: DueRun
     _store: StoreChoice
     options: Sequence[str] = ()
     on_line: Callable[[str], None] | None = None
-    environ: Mapping[str, str] = attrs.field(factory=lambda: dict(os.environ))
     _process: asyncio.subprocess.Process | None = attrs.field(init=False, default=None)
     _is_stopped: bool = attrs.field(init=False, default=False)
 
@@ -316,7 +314,7 @@ class Child:
         return [sys.executable, "-m", "flowckpt", "resume", *words, "--", self._run.workflow_id]
 
     def _environment(self) -> dict[str, str]:
-        return {**self.environ, **store_variables(self._store), "PYTHONUNBUFFERED": "1"}
+        return {**os.environ, **store_variables(self._store), "PYTHONUNBUFFERED": "1"}
 
     async def _read_until_end(self, process: asyncio.subprocess.Process, output: OutputFile) -> tuple[str, ...]:
         """Read the output until the process has ended, even if programs that it started still print."""

@@ -136,12 +136,8 @@ def _step_lines(
 
 def _assumption_text(step: PlannedStep) -> str:
     otherwise = "; otherwise the resume stops here" if step.may_stop else ""
-    return f"{_assumed_text(step.assumes)} the same result as before{otherwise}"
-
-
-def _assumed_text(paths: Sequence[str]) -> str:
-    """Return the steps whose results the plan assumes to be unchanged: `a, b and 3 more leave`."""
-    return f"{escape(join_names(paths, _MOST_ASSUMED))} leave{'s' if len(paths) == 1 else ''}"
+    leave = "leaves" if len(step.assumes) == 1 else "leave"
+    return f"{escape(join_names(step.assumes, _MOST_ASSUMED))} {leave} the same result as before{otherwise}"
 
 
 def _ends_early(plan: ResumePlan) -> bool:
@@ -391,15 +387,10 @@ def _recorded_document(result: StepResult) -> dict[str, Any]:
 
 def _list_arguments(step: PlannedStep, result: StepResult) -> list[dict[str, Any]]:
     """Return the arguments, each with its recorded form and its change; None if no change was seen."""
-    moved = dict(_split_details(reason.detail for reason in step.reasons if reason.kind is ReasonKind.ARGUMENTS))
+    details = (reason.detail.partition(": ") for reason in step.reasons if reason.kind is ReasonKind.ARGUMENTS)
+    moved = {name: how for name, _, how in details}
     names = [*result.arguments, *(name for name in moved if name not in result.arguments)]
     return [{"name": name, "recorded": result.arguments.get(name), "moved": moved.get(name)} for name in names]
-
-
-def _split_details(details: Iterable[str]) -> Iterable[tuple[str, str]]:
-    for detail in details:
-        name, _, how = detail.partition(": ")
-        yield name, how
 
 
 def _argument_text(argument: Mapping[str, Any]) -> str:

@@ -40,7 +40,7 @@ def figures_document(figures: StoreStatistics) -> dict[str, Json]:
         ],
         "verification": {
             **_claims_document(figures.all_claims),
-            "kinds": [_kind_document(kind) for kind in figures.claims],
+            "kinds": [{"evidence_type": kind.evidence_type, **_claims_document(kind)} for kind in figures.claims],
         },
         "failures": [attrs.asdict(failure) for failure in figures.failures],
         "slowest_steps": [attrs.asdict(step) for step in figures.slowest_steps],
@@ -57,10 +57,6 @@ def _claims_document(claims: ClaimStatistics) -> dict[str, Json]:
         "unknown": claims.unknown,
         "success_rate": claims.success_rate,
     }
-
-
-def _kind_document(claims: ClaimStatistics) -> Json:
-    return {"evidence_type": claims.evidence_type, **_claims_document(claims)}
 
 
 def figures_lines(figures: StoreStatistics, workflow_id: str | None) -> list[str]:

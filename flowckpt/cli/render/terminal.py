@@ -156,7 +156,7 @@ def say_with_time(line: str) -> None:
 
 def is_terminal() -> bool:
     """Return whether standard output is a terminal."""
-    return _is_terminal(_Place.descriptor)
+    return os.isatty(_Place.descriptor)
 
 
 def is_person_there() -> bool:
@@ -169,14 +169,7 @@ def is_person_there() -> bool:
 
 def is_error_terminal() -> bool:
     """Return whether standard error is a terminal."""
-    return _is_terminal(_STDERR)
-
-
-def _is_terminal(descriptor: int) -> bool:
-    try:
-        return os.isatty(descriptor)
-    except OSError:
-        return False
+    return os.isatty(_STDERR)
 
 
 # Escaping of users' text: characters that move the cursor, change colours or reorder a line are written as escapes.
