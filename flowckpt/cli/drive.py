@@ -39,7 +39,7 @@ from flowckpt.cli.runs import run_async
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import CheckpointData
-from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
+from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.core.system.numbers import pluralize
 from flowckpt.engine import RunOptions, WorkflowEngine, WorkflowResult
@@ -115,23 +115,6 @@ class ResumeFacts(FieldEquality):
 Ask: TypeAlias = Callable[[StaleStepError], tuple[Session, ResumeFacts] | None]
 
 
-@lazy_frozen(eq=False, repr=False)
-class _Ending(FieldEquality):
-    """How a driven run ended.
-
-    Attributes:
-        result: the run's result, if any.
-        signal_name: the signal that stopped it, if one did.
-        notes: further remarks.
-        unwritten: why events could not be written to standard output; empty if all were.
-    """
-
-    result: WorkflowResult | None
-    signal_name: str = ""
-    notes: tuple[str, ...] = ()
-    unwritten: str = ""
-
-
 def follow_run(
     session: Session,
     workflow: Workflow[..., Any],
@@ -155,7 +138,7 @@ def follow_run(
     """
     line = None if resuming is None else resuming.line
     try:
-        ending = _drive(session, workflow, form, resuming)
+        result, stop, unwritten = _drive(session, workflow, form, resuming)
     except FlowckptError as error:
         if isinstance(error, StaleStepError) and ask is not None and CODE in change_kinds(error):
             answer = ask(error)
@@ -166,15 +149,15 @@ def follow_run(
             return follow_run(chosen, workflow, workflow_id, store=store, form=form, resuming=resuming)
         _show_refusal(error, session, workflow_id, store, resuming)
         return code_of_error(error)
-    result = ending.result
+    signal_name = "" if stop is None else stop.signal_name
     if result is None:
-        say(f"flowckpt: stopped at once by {ending.signal_name}; earlier checkpoints are intact")
-        for note in ending.notes:
+        say(f"flowckpt: stopped at once by {signal_name}; earlier checkpoints are intact")
+        for note in getattr(stop, "__notes__", ()):
             say(note)
         show_resume_hint(workflow_id, store)
-        return ExitCode[ending.signal_name]
-    code = code_of_result(result, signal_name=ending.signal_name, continue_on_save_error=session.continue_on_save_error)
-    if not _write_result(result, ending.unwritten, workflow, form):
+        return ExitCode[signal_name]
+    code = code_of_result(result, signal_name=signal_name, continue_on_save_error=session.continue_on_save_error)
+    if not _write_result(result, unwritten, workflow, form):
         code = code or ExitCode.OUTPUT_FAILED
     _note_stop(result.error, session, workflow_id, resuming, attempt=result.attempt)
     if isinstance(result.error, NEEDS_A_DECISION) and line is not None:
@@ -185,7 +168,7 @@ def follow_run(
     elif code is ExitCode.SUSPENDED:
         show_ways_on(workflow_id, result.waits, store)
     elif code not in (ExitCode.DONE, ExitCode.OUTPUT_FAILED) or (result.error is None and not result.is_saved):
-        _show_end(result, ending.signal_name, session, store, form)
+        _show_end(result, signal_name, session, store, form)
     elif resuming is not None and resuming.line.options.force:
         show_orphaned(resuming.latest, run_async(session.store.load_latest(workflow_id)))
     return code
@@ -290,7 +273,10 @@ def _would_end_the_same_way(result: WorkflowResult) -> bool:
     return result.status == "failed" and result.steps.restored > 0 and not result.steps.executed and is_of_code
 
 
-def _drive(session: Session, workflow: Workflow[..., Any], form: Form, resuming: ResumeFacts | None) -> _Ending:
+def _drive(
+    session: Session, workflow: Workflow[..., Any], form: Form, resuming: ResumeFacts | None
+) -> tuple[WorkflowResult | None, RunInterrupted | None, str]:
+    """Return the run's result, if any, what stopped it, and why events could not be written; empty if all were."""
     progress = choose_progress(
         as_events=form.as_events,
         output_type=workflow.output_type,
@@ -300,10 +286,10 @@ def _drive(session: Session, workflow: Workflow[..., Any], form: Form, resuming:
     try:
         result = WorkflowEngine.drive_sync(session, on_event=progress.show, folds_restored=not form.as_events)
     except RunInterrupted as stop:
-        return _Ending(stop.result, stop.signal_name, tuple(getattr(stop, "__notes__", ())))
+        return stop.result, stop, ""
     finally:
         progress.stop()
-    return _Ending(result, unwritten=progress.failure if isinstance(progress, JsonLines) else "")
+    return result, None, progress.failure if isinstance(progress, JsonLines) else ""
 
 
 # What a resume asks a person at a terminal.
