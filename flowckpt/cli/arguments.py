@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from flowckpt.cli.config.read import PREFIX_OF_INPUTS, check_program, parse_toml
-from flowckpt.cli.options import collect_pairs, find_user_name
+from flowckpt.cli.options import collect_pairs, find_user_name, split_pair
 from flowckpt.cli.render.terminal import escape, is_person_there, short_value
 from flowckpt.cli.values import MisfitError, expected_text, from_json, from_text
 from flowckpt.core.dsl import Workflow
@@ -294,8 +294,7 @@ def make_run_options(policy: dict[str, Any], by: str | None = None, **more: Any)
 
 def _parse_settled_outputs(values: tuple[str, ...]) -> dict[str, Any]:
     """Return the outputs of `--done`, by step."""
-    pairs = tuple((step, f"{equals}{text}") for step, equals, text in (each.partition("=") for each in values))
-    texts = {step: text[1:] if text else None for step, text in collect_pairs(pairs, "--done").items()}
+    texts = collect_pairs(map(split_pair, values), "--done")
     makers = parse_edits({step: text for step, text in texts.items() if text is not None}, "--done")
     return {step: ... if text is None else TypedOutput(text, makers[step]) for step, text in texts.items()}
 

@@ -216,15 +216,23 @@ CHOSEN_RUN, OPENED_STORE = "flowckpt.chosen_run", "flowckpt.opened_store"
 """The key under which a command remembers its store and run, for errors about the content of a record."""
 
 
+def command_meta(context: click.Context | None = None) -> dict[str, Any]:
+    """Return what the running command remembers; an empty dict if none is running.
+
+    Args:
+        context: the context of the command; by default, of the running one.
+    """
+    context = context or click.get_current_context(silent=True)
+    return {} if context is None else context.meta
+
+
 def remember_store(spec: str) -> None:
     """Remember the store of the running command; the first choice counts.
 
     Args:
         spec: the value of `--store` with which the next command finds the same store, safe to show; empty if not needed.
     """
-    context = click.get_current_context(silent=True)
-    if context is not None:
-        context.meta.setdefault(_STORE_OPTION, spec)
+    command_meta().setdefault(_STORE_OPTION, spec)
 
 
 def add_store_option(text: str, context: click.Context | None = None) -> str:
@@ -236,9 +244,7 @@ def add_store_option(text: str, context: click.Context | None = None) -> str:
         text: the message.
         context: the context of the command; by default, of the running one.
     """
-    context = context or click.get_current_context(silent=True)
-    spec = "" if context is None else context.meta.get(_STORE_OPTION, "")
-    if spec:
+    if spec := command_meta(context).get(_STORE_OPTION):
         option = f"--store {escape(shell_word(spec))}"
         text = re.sub(_COMMAND, lambda found: f"{found[0]} {option}", text)
     return re.sub(_QUOTED, lambda found: f'"{found[1]}"' if "'" in found[1] else found[0], text)

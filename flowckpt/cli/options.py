@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import click
@@ -34,6 +34,7 @@ from flowckpt.core.system.numbers import age_of
 from flowckpt.errors import SettingError
 
 F = TypeVar("F", bound=Callable[..., Any])
+V = TypeVar("V")
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -370,7 +371,7 @@ PROGRESS = "flowckpt.progress"
 
 
 def _choose_progress(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    ctx.find_root().meta[PROGRESS] = value
+    ctx.meta[PROGRESS] = value
 
 
 store_option = combine_options(
@@ -546,7 +547,7 @@ def parse_executors(texts: tuple[str, ...]) -> dict[str, str]:
         ExecutorError: a description is invalid.
         SettingError: a name is not valid.
     """
-    executors = collect_pairs(tuple(map(split_executor, texts)), "--executor")
+    executors = collect_pairs(map(split_executor, texts), "--executor")
     if executors:
         from flowckpt.execution.remote.executors import check_executors  # noqa: PLC0415 - most commands name no executor
 
@@ -580,7 +581,13 @@ def parse_json(text: str, option: str, example: str) -> Any:
         raise click.UsageError(message) from None
 
 
-def collect_pairs(pairs: tuple[tuple[str, str], ...], option: str) -> dict[str, str]:
+def split_pair(text: str) -> tuple[str, str | None]:
+    """Return the key and the value of `KEY[=VALUE]`; None without a value."""
+    key, equals, value = text.partition("=")
+    return key, value if equals else None
+
+
+def collect_pairs(pairs: Iterable[tuple[str, V]], option: str) -> dict[str, V]:
     """Return the pairs of a repeated option as a dict.
 
     Args:
@@ -590,7 +597,7 @@ def collect_pairs(pairs: tuple[tuple[str, str], ...], option: str) -> dict[str, 
     Raises:
         click.UsageError: a key is given twice.
     """
-    collected: dict[str, str] = {}
+    collected: dict[str, V] = {}
     for key, value in pairs:
         if key in collected:
             raise click.UsageError(f"{option} {key}=… is given twice")  # without the values: they may be secret

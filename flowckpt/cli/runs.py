@@ -13,7 +13,7 @@ import click
 
 from flowckpt.cli.config.read import check_store
 from flowckpt.cli.exit_codes import ExitCode
-from flowckpt.cli.groups import CHOSEN_RUN, add_store_option, find_near_words
+from flowckpt.cli.groups import CHOSEN_RUN, add_store_option, command_meta, find_near_words
 from flowckpt.cli.render.terminal import escape, say
 from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.core.records import CheckpointData, Status
@@ -91,8 +91,7 @@ def resolve_run(store: StoreBase, typed: str, *, is_unfinished: bool = False) ->
         click.UsageError: several ids have that prefix.
     """
     run = _find_run_id(store, typed, is_unfinished=is_unfinished)
-    if (context := click.get_current_context(silent=True)) is not None:
-        context.meta[CHOSEN_RUN] = run
+    command_meta()[CHOSEN_RUN] = run
     return run
 
 
@@ -201,7 +200,8 @@ def report_left_out(findings: Sequence[Finding]) -> ExitCode:
         say(f"flowckpt: {len(findings) - _MOST} more are left out")
     damaged = sum(finding.severity == "corrupt" for finding in findings)
     if damaged:
-        _suggest_check(damaged)
+        what = "A run is" if damaged == 1 else f"{damaged} runs are"
+        say(add_store_option(f"{what} damaged and skipped. See 'flowckpt store check'."))
     if any(finding.severity == "failed" for finding in findings):
         return ExitCode.STORE_FAILED
     return ExitCode.CORRUPT if damaged else ExitCode.DONE
@@ -216,12 +216,7 @@ def report_unreadable(names: Sequence[str]) -> ExitCode:
     return report_left_out([Finding(name, "corrupt", "its record is damaged") for name in names])
 
 
-def _suggest_check(count: int) -> None:
-    what = "A run is" if count == 1 else f"{count} runs are"
-    say(add_store_option(f"{what} damaged and skipped. See 'flowckpt store check'."))
-
-
-MISNAMED = (
+_MISNAMED = (
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS),
     *(errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.ENODEV, errno.ETXTBSY),
 )
@@ -240,7 +235,7 @@ def write_output(path: Path, text: str) -> None:
 
 
 @contextmanager
-def named_on_failure(path: Path) -> Iterator[None]:
+def named_on_failure(path: Path | str | None) -> Iterator[None]:
     """Name the file whose writing fails: the error of a full disk does not.
 
     Raises:
@@ -251,4 +246,4 @@ def named_on_failure(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         message = f"{path} cannot be written: {error.strerror or error}"
-        raise (click.UsageError(message) if error.errno in MISNAMED else OSError(message)) from error
+        raise (click.UsageError(message) if error.errno in _MISNAMED else OSError(message)) from error

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import click
 
 from flowckpt.cli.config.read import Settings, Source, read_settings
 from flowckpt.cli.config.settings import DEFAULT_DIRECTORY, Part, make_spec_absolute
-from flowckpt.cli.groups import OPENED_STORE, remember_store
+from flowckpt.cli.groups import OPENED_STORE, command_meta, remember_store
 from flowckpt.cli.render.terminal import escape, say
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.declared import shell_word
@@ -85,8 +84,7 @@ class StoreChoice(FieldEquality):
             SettingError: the mirror is the store itself.
         """
         store = open_store(self.spec, key_file=self.key_file, compression=self.compression)
-        if (context := click.get_current_context(silent=True)) is not None:
-            context.meta[OPENED_STORE] = store
+        command_meta()[OPENED_STORE] = store
         if not self.mirror:
             return store
         from flowckpt.maintenance.mirror import MirroredStore  # noqa: PLC0415 - most commands have none
@@ -106,12 +104,10 @@ def command_settings() -> Settings:
     Raises:
         SettingError: a setting is unknown, or has an invalid value.
     """
-    context = click.get_current_context(silent=True)
-    if context is None:
-        return _register_databases(read_settings())
-    if _KEY not in context.meta:
-        context.meta[_KEY] = _register_databases(read_settings())
-    settings: Settings = context.meta[_KEY]
+    meta = command_meta()
+    if _KEY not in meta:
+        meta[_KEY] = _register_databases(read_settings())
+    settings: Settings = meta[_KEY]
     return settings
 
 
@@ -172,8 +168,7 @@ def _choose_mirror(settings: Settings, other: str) -> tuple[str, str, tuple[str,
         settings: the settings.
         other: the store on the command line that replaces that of the settings; empty if there is none.
     """
-    context = click.get_current_context(silent=True)
-    meta = {} if context is None else context.meta
+    meta = command_meta()
     options: Mapping[str, str] = meta.get(GIVEN_MIRROR, {})
     words = [word for name, text in options.items() for word in (f"--{name.replace('_', '-')}", hide_passwords(text))]
     on_error = options.get("on_mirror_error", settings["on_mirror_error"])
@@ -201,8 +196,7 @@ def is_color_allowed() -> bool:
     Raises:
         SettingError: a setting is unknown, or has an invalid value.
     """
-    context = click.get_current_context(silent=True)
-    return not (context and context.meta.get(NO_COLOR)) and bool(command_settings()["color"])
+    return not command_meta().get(NO_COLOR) and bool(command_settings()["color"])
 
 
 def _engine_arguments(settings: Settings) -> dict[str, Any]:

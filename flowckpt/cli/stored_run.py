@@ -30,21 +30,6 @@ T = TypeVar("T")
 
 
 @attrs.frozen
-class Hints:
-    """Facts about a run that a store knows besides the record.
-
-    Attributes:
-        begun: the steps that the last attempt started since its last checkpoint.
-        seen: the last heartbeat of the process that died, if the run has crashed.
-        live: the running steps, or those that ran when the process died.
-    """
-
-    begun: tuple[str, ...] = ()
-    seen: datetime | None = None
-    live: LiveNote | None = None
-
-
-@attrs.frozen
 class StoredRun:
     """A run as the store has it.
 
@@ -60,7 +45,9 @@ class StoredRun:
         left_behind: how many checkpoints no longer count, because a later attempt continued from an earlier one.
         stale: what the last resume asked a person; empty if no resume has asked since the newest attempt.
         checks: later verifications of its checkpoints, by sequence.
-        hints: what the store knows besides the record.
+        begun: the steps that the last attempt started since its last checkpoint.
+        seen: the last heartbeat of the process that died, if the run has crashed.
+        live: the running steps, or those that ran when the process died.
         set_aside: messages that no step could use and that the store still has; the next attempt removes them.
     """
 
@@ -75,13 +62,15 @@ class StoredRun:
     left_behind: int = 0
     stale: str = ""
     checks: Mapping[int, LaterCheck] = {}
-    hints: Hints = attrs.field(factory=Hints)
+    begun: tuple[str, ...] = ()
+    seen: datetime | None = None
+    live: LiveNote | None = None
     set_aside: Sequence[Signal] = ()
 
     @property
     def published(self) -> Mapping[str, Published]:
         """The values that the run published, by name."""
-        return collect_published(self.latest.step_results, self.hints.live)
+        return collect_published(self.latest.step_results, self.live)
 
     @property
     def waits(self) -> tuple[Wait, ...]:
@@ -130,7 +119,6 @@ async def _read_stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
     stale = "" if info is None else await read_stale_note(store, info)
     checks = (await read_verifications(store, workflow_id, latest.metadata)).checkpoints
     live = await read_live(store, workflow_id, status, latest.attempt, latest.metadata, latest.step_results)
-    hints = Hints(begun, seen, live)
     return StoredRun(
         latest,
         checkpoints,
@@ -143,7 +131,9 @@ async def _read_stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
         behind,
         stale,
         checks,
-        hints,
+        begun,
+        seen,
+        live,
         set_aside,
     )
 

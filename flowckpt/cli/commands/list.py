@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from flowckpt.cli.options import Command, color_option, json_option, store_option
+from flowckpt.cli.options import Command, color_option, json_option, split_pair, store_option
 from flowckpt.cli.render.documents import listed_document
 from flowckpt.cli.render.tables import ago_text, moment_text, show_table
 from flowckpt.cli.render.terminal import is_terminal, write_document
@@ -62,9 +62,7 @@ def list_command(
     opened = open_chosen_store(store, runs_nothing=True)
     names = {*statuses} - {_STALE} | ({*map(str, STALE_STATUSES)} if _STALE in statuses else set())
     most = None if _STALE in statuses or is_waiting else limit
-    run_filter = RunFilter(
-        statuses=names or None, workflow=workflow, tags=[_parse_tag(each) for each in tags], limit=most
-    )
+    run_filter = RunFilter(statuses=names or None, workflow=workflow, tags=[*map(split_pair, tags)], limit=most)
     survey = read_survey(opened, run_filter)
     stale = read_stale_notes(opened, survey.runs)
     runs = [
@@ -97,11 +95,6 @@ def list_command(
         has_filter = statuses or workflow is not None or tags or is_waiting
         store.report_no_runs("no run matches" if has_filter else "no runs")
     return report_left_out(survey.unreadable)
-
-
-def _parse_tag(text: str) -> tuple[str, str | None]:
-    key, equals, value = text.partition("=")
-    return key, value if equals else None
 
 
 def _describe_activity(info: RunInfo, live: LiveNote | None, *, is_whole: bool) -> str:

@@ -26,7 +26,7 @@ from flowckpt.cli.render.terminal import (
     write_lines,
 )
 from flowckpt.cli.runs import (
-    MISNAMED,
+    named_on_failure,
     open_chosen_store,
     open_run,
     read_latest,
@@ -72,7 +72,7 @@ from flowckpt.stores.open import hide_passwords
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @store_option
-def export_command(run: str, checkpoint: str | None, output: str | None, force: bool, store: StoreChoice) -> int:
+def export_command(run: str, checkpoint: str | None, output: str | None, force: bool, store: StoreChoice) -> None:
     """Write a run to a file that can be kept, read, and resumed elsewhere after 'flowckpt import'.
 
     -o FILE writes the whole run: every attempt and checkpoint, large values, and its target. Without -o, the command
@@ -89,27 +89,21 @@ def export_command(run: str, checkpoint: str | None, output: str | None, force: 
     """
     checkpoints, run = open_run(store, run, runs_nothing=True)
     is_directory = output is not None and output != "-" and (output.endswith("/") or Path(output).is_dir())
-    try:
-        if checkpoint is None and output is not None:
-            _write_run(checkpoints, run, output, is_directory=is_directory, is_forced=force)
-        else:
-            data = read_latest(checkpoints, run)
-            if checkpoint is not None:
-                data = run_async(find_checkpoint(checkpoints, run, data, checkpoint))
-            _export_document(data, run, output, is_directory=is_directory, is_forced=force)
-    except FileExistsError as error:
-        if is_directory and Path(str(output)).is_file():
-            raise click.UsageError(f"{output} cannot be written: {Path(str(output))} is a file") from error
-        raise click.UsageError(f"{error.filename} already exists; --force replaces it") from error
-    except OSError as error:
-        message = f"{output} cannot be written: {error.strerror or error}"
-        if error.errno in MISNAMED:
-            raise click.UsageError(message) from error
-        say(f"flowckpt: {escape(message)}")
-        return ExitCode.OUTPUT_FAILED
+    with named_on_failure(output):
+        try:
+            if checkpoint is None and output is not None:
+                _write_run(checkpoints, run, output, is_directory=is_directory, is_forced=force)
+            else:
+                data = read_latest(checkpoints, run)
+                if checkpoint is not None:
+                    data = run_async(find_checkpoint(checkpoints, run, data, checkpoint))
+                _export_document(data, run, output, is_directory=is_directory, is_forced=force)
+        except FileExistsError as error:
+            if is_directory and Path(str(output)).is_file():
+                raise click.UsageError(f"{output} cannot be written: {Path(str(output))} is a file") from error
+            raise click.UsageError(f"{error.filename} already exists; --force replaces it") from error
     if isinstance(checkpoints, FileCheckpointStore) and checkpoints.is_encrypting:
         warn("the store is encrypted, but the export is not: anyone who can read the file can read the whole run")
-    return ExitCode.DONE
 
 
 def _write_run(store: StoreBase, run: str, output: str, *, is_directory: bool, is_forced: bool) -> None:

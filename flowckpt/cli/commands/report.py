@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import attrs
 import click
 
 from flowckpt.cli.arguments import convert_inputs, load_typed_target
@@ -75,8 +74,9 @@ def make_run_report(store: StoreBase, run: str, stored: StoredRun, **more: Any) 
         stored: the stored run.
         **more: the comparison and the plan, as `make_report` takes them.
     """
-    facts: Any = {"waits": stored.waits, **attrs.asdict(stored.hints, recurse=False)}
-    return make_report(run, stored.latest, stored.status, read_run_history(store, run, stored), **facts, **more)
+    attempts = read_run_history(store, run, stored)
+    facts: Any = {name: getattr(stored, name) for name in ("waits", "begun", "seen", "live")}
+    return make_report(run, stored.latest, stored.status, attempts, **facts, **more)
 
 
 def make_file_name(run: str) -> str:
@@ -163,9 +163,7 @@ def _make_graph(run: str, inputs: dict[str, str], store: StoreChoice, *, is_plan
     if inputs:
         raise click.UsageError(f"{run} is a run, whose inputs are recorded: omit -i")
     stored = read_stored_run(opened, run)
-    timeline = make_timeline(
-        read_run_history(opened, run, stored), stored.status, stored.waits, begun=stored.hints.begun
-    )
+    timeline = make_timeline(read_run_history(opened, run, stored), stored.status, stored.waits, begun=stored.begun)
     decisions, summary = plan_decisions(run, store) if is_planned else ({}, "")
     if summary:
         say(f"flowckpt: {escape(summary)}")

@@ -305,14 +305,15 @@ def _lines(workflow_id: str, run: StoredRun, place: str) -> list[str]:
     for said, is_undone in (("undone", True), ("could not be undone", False)):
         if paths := [step_of(result.path) for result in undoing if result.success is is_undone]:
             lines.append(f"{said}: {escape(join_names(paths, 5))}")
-    lines += _live_lines(run.hints.live)
-    shown = set() if run.hints.live is None else {step.path for step in run.hints.live.steps}
+    lines += _live_lines(run.live)
+    shown = set() if run.live is None else {step.path for step in run.live.steps}
     lines += [f"started, not ended: {escape(path)}" for path in latest.in_flight if path not in shown]
     for name, each in run.published.items():
         said = f"{short_value(each.value)} (by {escape(each.step)}, {ago_text(each.at)})"
         lines.append(f"published {escape(name)}: {said}")
     lines += wait_lines(run.waits)
-    lines += _signal_lines(run)
+    lines += map(_signal_line, run.signals)
+    lines += [_signal_line(signal, "set aside: it does not fit") for signal in run.set_aside]
     if run.stale:
         lines.append(f"needs a person: {escape(run.stale)}")
     lines += [f"state saved by: {escape(path)}" for path in latest.partial]
@@ -375,11 +376,6 @@ def _error_lines(error: StepError, results: Sequence[StepResult]) -> list[str]:
     at = f" at step {error.path}" if error.path else ""
     headline = f"error{escape(at)}: {escape(f'{error.type}: {error.message}')}"
     return [headline, *escape_lines(read_failure(error, results).trace).splitlines()]
-
-
-def _signal_lines(run: StoredRun) -> list[str]:
-    aside = "set aside: it does not fit"
-    return [*map(_signal_line, run.signals), *(_signal_line(signal, aside) for signal in run.set_aside)]
 
 
 def _signal_line(signal: Signal, standing: str = "not taken yet") -> str:
@@ -463,15 +459,8 @@ def _claim_rows(result: StepResult) -> list[list[str]]:
 
 
 def _history_row(reference: CheckpointRef, standing: Standing) -> list[str]:
-    return [
-        str(reference.attempt),
-        reference.checkpoint_id,
-        str(reference.sequence),
-        reference.reason.value,
-        str(reference.steps),
-        moment_text(reference.saved_at),
-        _standing_text(standing),
-    ]
+    name, sequence, attempt, *others, _ = _checkpoint_row(reference)
+    return [attempt, name, sequence, *others, _standing_text(standing)]
 
 
 def _standing_text(standing: Standing) -> str:

@@ -7,8 +7,7 @@ import os
 import sys
 from typing import Any
 
-import click
-
+from flowckpt.cli.groups import command_meta
 from flowckpt.cli.options import PROGRESS
 from flowckpt.cli.progress.lines import JsonLines, PlainLines
 from flowckpt.cli.progress.state import DelayedProgress, Progress
@@ -16,13 +15,6 @@ from flowckpt.cli.render.terminal import is_error_terminal
 from flowckpt.cli.settings import command_settings, is_color_allowed
 
 __all__ = ["DelayedProgress", "JsonLines", "Progress", "choose_progress"]
-
-
-def _find_option() -> str | None:
-    """Return the value of `--progress`, if given."""
-    context = click.get_current_context(silent=True)
-    value: str | None = None if context is None else context.find_root().meta.get(PROGRESS)
-    return value
 
 
 def _is_notebook() -> bool:
@@ -44,7 +36,7 @@ def choose_progress(*, as_events: bool, output_type: Any, restored_attempt: int)
         return JsonLines(output_type)
     in_cell = _is_notebook()
     can_draw = in_cell or (is_error_terminal() and os.environ.get("TERM") != "dumb")
-    form = _find_option() or command_settings()["progress"] or ("rich" if can_draw else "plain")
+    form = command_meta().get(PROGRESS) or command_settings()["progress"] or ("rich" if can_draw else "plain")
     if form == "none":
         return Progress()
     if form == "plain":

@@ -58,7 +58,7 @@ class RecordedClaim:
     def to_document(self) -> dict[str, Json]:
         """Return the claim as plain JSON without its secrets."""
         claim = self.claim
-        document: dict[str, Any] = {
+        return {
             "evidence_type": str(claim.evidence_type),
             "description": self.description,
             "expected": redact(dict(claim.expected), claim.hidden_names),
@@ -67,7 +67,6 @@ class RecordedClaim:
             "verified_at": self.verified_at or None,
             "error": self.error or None,
         }
-        return document
 
 
 def read_recorded_claims(result: StepResult) -> list[RecordedClaim]:
@@ -180,7 +179,7 @@ def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[Checkpo
         "settled": [dict(each) for each in latest.metadata.get(SETTLED, ())],
         "owner": _owner_document(run.owner),
         "in_flight": list(latest.in_flight),
-        "live": None if run.hints.live is None else run.hints.live.to_document(),
+        "live": None if run.live is None else run.live.to_document(),
         "waits": [wait_document(wait) for wait in run.waits],
         "signals": [_signal_document(signal) for signal in run.signals],
         "signals_set_aside": [_signal_document(signal) for signal in run.set_aside],

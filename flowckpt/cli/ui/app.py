@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flowckpt._version import __version__
 from flowckpt.cli.commands.report import make_run_report
+from flowckpt.cli.options import split_pair
 from flowckpt.cli.render.documents import listed_document, run_document
 from flowckpt.cli.render.tables import ago_text
 from flowckpt.cli.runs import read_survey, run_async
@@ -48,7 +49,6 @@ from flowckpt.stores.base import StoreBase
 _PAGE_SIZE = 50
 _INBOX_PAGE, _INBOX_PAGES = 500, 10
 """How many runs the inbox reads at once, and how often at most, to fill a page with waits for people."""
-_WAITING = (Status.SUSPENDED, Status.RUNNING, Status.CRASHED)
 _MOST_BODY = 1_000_000
 _LIVE = (Status.RUNNING, Status.SUSPENDED, Status.CRASHED)
 
@@ -167,7 +167,7 @@ class Ui:
     def inbox(self, request: HttpRequest) -> Response:
         """Return a page of the waits for people, newest runs first."""
         rows: list[tuple[RunInfo, dict[str, Any]]] = []
-        run_filter = _make_filter(_INBOX_PAGE, request.query_params.get("before", ""), _WAITING)
+        run_filter = _make_filter(_INBOX_PAGE, request.query_params.get("before", ""), _LIVE)
         older = ""
         for _ in range(_INBOX_PAGES):
             runs = read_survey(self.store, run_filter).runs
@@ -427,9 +427,8 @@ class GuardedApp:
             return PlainTextResponse(f"{refusal.message}\n", status_code=refusal.status), receive
         if not token:
             return None, receive
-        response = RedirectResponse(
-            f"/{request.url.path.lstrip('/')}", status_code=303
-        )  # two slashes would name a host
+        # Two slashes would name a host.
+        response = RedirectResponse(f"/{request.url.path.lstrip('/')}", status_code=303)
         is_secure = scope["scheme"] == "https"
         response.set_cookie(self.guard.cookie, self.guard.session, httponly=True, samesite="strict", secure=is_secure)
         return response, receive
@@ -487,11 +486,10 @@ def _make_filter(
     Raises:
         SettingError: there is no such status, or `before` is not a place in the list.
     """
-    pairs = [(name, value if sign else None) for name, sign, value in (each.partition("=") for each in tags)]
     return RunFilter(
         statuses=[*statuses] or None,
         workflow=workflow or None,
-        tags=pairs,
+        tags=[*map(split_pair, tags)],
         limit=limit,
         text=text,
         before=_parse_cursor(before) if before else None,
@@ -539,8 +537,8 @@ def _choose_input(data_type: Any) -> dict[str, Any]:
 
 
 def _version(stored: StoredRun) -> str:
-    latest, started = stored.latest, sha256("\n".join(stored.hints.begun).encode("utf-8", "replace")).hexdigest()[:8]
-    noted = "" if stored.hints.live is None else f".{stored.hints.live.at.timestamp():.3f}"
+    latest, started = stored.latest, sha256("\n".join(stored.begun).encode("utf-8", "replace")).hexdigest()[:8]
+    noted = "" if stored.live is None else f".{stored.live.at.timestamp():.3f}"
     return f"{latest.attempt}.{latest.sequence}.{stored.status.value}.{started}{noted}"
 
 
