@@ -254,7 +254,7 @@ class FileRuns(FileReader):
         if owned is None or not owned.can_be_renewed:
             return None
         made = self._claim_after(owned, "make savable", needed=owned.estimate_size(history) or 1)
-        return self._replace_writer(owned, made, self._load_newest(made), tuple(made.image.notices))
+        return self._replace_writer(owned, *self._load_claimed(made))
 
     def _claim_next(self, writer: FileRunWriter) -> FileRunWriter:
         return self._claim_after(writer, "acquire")
