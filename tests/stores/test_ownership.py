@@ -375,6 +375,25 @@ def test_a_forked_child_may_not_write_to_the_run_of_its_parent(store):
 
 
 @pytest.mark.filterwarnings("ignore:This process")
+def test_a_child_that_was_forked_while_a_run_was_owned_keeps_it_locked_for_nobody(store):
+    store.runs.acquire(RUN, take_over=False)
+    child = os.fork()
+    if child == 0:  # what a step starts by multiprocessing, such as a pool
+        signal.pause()
+    try:
+        assert store.runs.owner(RUN) is not None
+        store.runs.save(RUN, checkpoint())
+        store.runs.release(RUN)
+        assert store.runs.owner(RUN) is None
+        other = FileCheckpointStore(store.path)
+        assert other.runs.acquire(RUN, take_over=False).latest.checkpoint_id == "c1"
+        other.close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+@pytest.mark.filterwarnings("ignore:This process")
 def test_a_forked_child_may_save_runs_of_its_own(store):
     store.runs.save(RUN, checkpoint())
     assert in_fork(lambda: error_of(lambda: store.runs.save("other", checkpoint()))) == "nothing"

@@ -205,6 +205,10 @@ class FileSystem(Protocol):
         """Take the exclusive lock of an open file without waiting; return whether that succeeded."""
         ...
 
+    def unlock(self, file: int) -> None:
+        """Release the lock of an open file, although a process that was forked meanwhile has it open, too."""
+        ...
+
     def write_at(self, file: int, data: bytes, offset: int) -> None:
         """Overwrite a part of an open file, for a hint that nothing depends on; never synced."""
         ...
@@ -535,6 +539,10 @@ class PosixFileSystem:
         except BlockingIOError:
             return False
         return True
+
+    def unlock(self, file: int) -> None:
+        """Call flock."""
+        fcntl.flock(file, fcntl.LOCK_UN)
 
     def type_of(self, path: str) -> str:
         """Look up the path in the kernel's mount table; an empty string if there is none (not Linux)."""

@@ -313,7 +313,7 @@ class FileRunWriter(LogRunWriter):
                 self._guard.close(is_end=False)
 
     def close(self) -> None:
-        """Close the files; closing the lock's only descriptor releases the lock."""
+        """Close the files, and so release the lock."""
         self._close(is_release=False)
 
     def _close(self, *, is_release: bool) -> None:
@@ -331,6 +331,10 @@ class FileRunWriter(LogRunWriter):
                 if self._guard is not None:
                     self._guard.close(is_end=is_mine and is_release)
             finally:  # the run must not stay locked, whatever happens
+                if (
+                    is_mine and opened.is_locked
+                ):  # closing is not enough: a child that a step forked has the file open, too
+                    opened.filesystem.unlock(opened.lock)
                 opened.filesystem.close(opened.lock)
                 opened.filesystem.close(opened.directory)
 
