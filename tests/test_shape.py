@@ -16,14 +16,14 @@ from tests import shape
 BOUNDS = {  # the figure today; behind it the target
     "modules": 318,
     "modules, those of later features left out": 281,  # 285
-    "lines, comments and blanks left out": 77_574,
-    "code lines, docstrings left out too": 60_999,  # 38,000 for what there was when the target was set
+    "lines, comments and blanks left out": 77_599,
+    "code lines, docstrings left out too": 61_024,  # 38,000 for what there was when the target was set
     "median module": 260,  # rises when small modules are merged; 100 to 400 is natural
     "largest module": 862,  # 900
     "modules crossed by a checkpointed step": 16,  # 16
     "moves between modules of a checkpointed step": 34,
     "modules crossed by a resume of two steps": 60,  # 60
-    "moves between modules of a resume of two steps": 436,
+    "moves between modules of a resume of two steps": 437,
     "modules loaded by flowckpt resume": 146,
     "store protocols": 2,  # 3
     "isinstance checks on stores": 0,

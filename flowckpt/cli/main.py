@@ -153,7 +153,9 @@ def _run(arguments: Sequence[str] | None) -> int:  # noqa: PLR0911 - one return 
         show_error(error)
         return code_of_error(error)
     except OSError as error:  # stores raise their own errors, so this is help on a full disk, or a removed directory
-        is_gone = isinstance(error, FileNotFoundError) and error.filename is None  # from `os.getcwd`
+        is_gone = (
+            isinstance(error, FileNotFoundError) and error.errno is not None and error.filename is None
+        )  # `os.getcwd`
         say(f"flowckpt: {'the current directory no longer exists' if is_gone else escape(str(error))}")
         if is_gone:
             say("Change to a directory that exists: cd DIRECTORY")

@@ -165,21 +165,20 @@ class StepThread:
             self._queue = queue.SimpleQueue()
             threading.Thread(target=_serve, args=(self._queue,), name="flowckpt-step", daemon=True).start()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        call = Call(work, future)
+        call, task = Call(work, future), asyncio.current_task()
+        assert task is not None
+        requests = task.cancelling()
         _relay.wake(self._queue, call)
         try:
             return await future
         except asyncio.CancelledError:
-            cancels = 1
             if not future.done() or future.cancelled():
                 call.abandon()  # first, so that the relay does not hand it to a thread that has ended
                 self.close()
-                try:
+                with contextlib.suppress(asyncio.CancelledError):
                     await call.wait_briefly()
-                except asyncio.CancelledError:
-                    cancels += 1
             if call.returned:
-                on_returned(cancels)
+                on_returned(task.cancelling() - requests)  # two requests before the task wakes are one exception
                 return call.returned[0]
             on_left(call)
             raise

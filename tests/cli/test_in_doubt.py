@@ -584,3 +584,101 @@ def test_after_a_lease_ran_out_not_done_is_believed_only_of_an_owner_known_to_be
     else:
         assert f"process {owner.pid} on another-machine) may still be running it" in outcome
         assert flowckpt.log() == ["pay"]
+
+
+SAGA = """
+import os
+from flowckpt import step, workflow
+from flowckpt.evidence import file_sha256
+EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+def note(line):
+    with open("log", "a") as file:
+        file.write(line + "\\n")
+def work(name):
+    if name == "reserve" and os.path.exists("down"):
+        raise OSError("service down")
+    if name == "pay" and os.path.exists("fails early"):
+        raise OSError("refused")
+    note(name)
+    if name == "pay":
+        open("paid", "w").close()
+        if os.path.exists("fails late"):
+            raise OSError("connection lost")
+def reserve(name):
+    work(name)
+def undo(value):
+    note("undo")
+def names():
+    return sorted(os.listdir("in"))
+@workflow
+def saga():
+    yield step("reserve").python(reserve, "reserve").at_most_once().rollback(undo)
+    pay = step("pay").python(work, "pay").at_most_once()
+    yield pay.evidence(file_sha256("paid", EMPTY)) if os.path.exists("proof") else pay
+@workflow
+def alike():
+    yield step("reserve").python(work, "reserve").at_most_once().rollback(undo)
+    yield step("pay").python(work, "pay").at_most_once().evidence(file_sha256("paid", EMPTY))
+@workflow
+def growing():
+    for name in (yield step("names").python(names).ephemeral()):
+        yield step("upload " + name).python(reserve, name).at_most_once()
+    yield step("pay").python(work, "pay").at_most_once().evidence(file_sha256("paid", EMPTY))
+"""
+
+
+@pytest.fixture
+def paying(flowckpt, tmp_path):
+    (tmp_path / "saga.py").write_text(SAGA)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").touch()
+    return flowckpt
+
+
+def note(command, *names):
+    for name in names:
+        (command.directory / name).touch()
+
+
+def drop(command, name):
+    (command.directory / name).unlink()
+
+
+@pytest.mark.parametrize("name", ["saga", "alike"])
+def test_an_undone_step_that_runs_again_before_the_doubt_is_no_other_step(paying, name):
+    note(paying, "proof", "fails early")
+    paying("run", f"saga.py:{name}", "--id", "one").expect(1)
+    paying("resume", "one").expect(1)
+    drop(paying, "fails early")
+    paying("plan", "one").expect(0)
+    paying("resume", "one").expect(0)  # the evidence denies the payment
+    assert paying.log()[-2:] == ["reserve", "pay"] and paying.log().count("pay") == 1
+
+
+def test_a_list_that_grew_before_the_doubt_asks_nothing(paying):
+    note(paying, "fails early")
+    paying("run", "saga.py:growing", "--id", "one").expect(1)
+    drop(paying, "fails early")
+    note(paying, "in/b")
+    paying("resume", "one").expect(0)
+    assert paying.log() == ["a", "b", "pay"]
+
+
+def test_a_forced_resume_checks_the_evidence_of_a_doubt_behind_a_step_that_runs_again(paying):
+    note(paying, "proof", "fails late")
+    paying("run", "saga.py:saga", "--id", "one").expect(1)
+    drop(paying, "fails late")
+    paying("resume", "--force", "one").expect(0)
+    assert paying.log().count("pay") == 1
+
+
+def test_a_decision_whose_step_was_not_reached_leaves_the_doubt(paying):
+    note(paying, "fails late")
+    paying("run", "saga.py:saga", "--id", "one").expect(1)
+    drop(paying, "fails late")
+    note(paying, "down")
+    paying("resume", "--done", "pay", "one").expect(1)
+    drop(paying, "down")
+    assert "'pay' must run at most once" in paying("resume", "--not-done", "reserve", "one").expect(15).err
+    paying("resume", "--done", "pay", "one").expect(0)
+    assert paying.log().count("pay") == 1

@@ -181,6 +181,23 @@ async def test_a_cancel_that_comes_after_the_return_loses_no_value() -> None:
     assert (await running, late) == (None, [1])
 
 
+async def test_a_cancel_in_the_turn_of_the_steps_own_timeout_is_not_lost() -> None:
+    """Two requests before the task wakes raise one exception: the limit takes its own, the other one stays."""
+
+    @workflow
+    def flow() -> Generator[Any, Any, None]:
+        yield step("limited").python(time.sleep, 0.3).timeout(0.2)
+        yield step("never").python(asyncio.Event().wait)
+
+    async with asyncio.timeout(120):
+        running = asyncio.ensure_future(engine().run(flow))
+        await asyncio.sleep(0.05)  # the step has begun
+        asyncio.get_running_loop().call_later(0.1, time.sleep, 0.4)  # the loop is busy while the step ends
+        asyncio.get_running_loop().call_later(0.25, running.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+
 async def test_an_applications_loop_stays_live_while_a_step_blocks() -> None:
     has_ticked = threading.Event()
 

@@ -96,7 +96,7 @@ FORGED: dict[str, Any] = {
     "tags": {"../x": "y"},
     "saving": {"every": 0},
     "superseded": [{"path": "a", "duration_ms": 0}],
-    "started_once": ["a", 5],
+    "started_once": {"a": 5},
     "runners": {"a": [["host", "", 1, "0"]]},
     "manager": {"head": -1, "plan": ["x"]},
     "packages": {"1": {"flowckpt": "99"}},

@@ -253,7 +253,7 @@ _METADATA: Mapping[str, Check] = {
     "superseded": _list_of(_is_mapping),
     "packages": lambda value: _mapping_of(_is_text_mapping)(value) and all(map(str.isdecimal, map(str, value))),
     "settled": _sequence_of(_is_decision),
-    "started_once": _is_texts,
+    "started_once": _is_text_mapping,
     "runners": _mapping_of(_list_of(_is_process)),
     "reusable_from": _list_of(_is_positive),
     "not_reusable": _is_texts,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -305,7 +305,7 @@ class PlannedSteps(DryResponder):
         question = open_question(step, path, done, policy, is_moved=bool(moved), is_in_doubt=is_in_doubt)
         reasons: tuple[Reason, ...] = () if reason is None else (reason,)
         is_new_once = done is None and question is Question.NONE and step.modifiers.is_at_most_once
-        if is_new_once and self.stops_at_missed(path, path):
+        if is_new_once and self.stops_at_other(step, path):
             return None
         is_settled = question is Question.SETTLED and (done is None or not done.success)
         if is_settled or question is Question.STARTED:
@@ -371,18 +371,13 @@ class PlannedSteps(DryResponder):
             files = (*list_declared_files(step, WRITES), *claimed)
             self.again.rewritten.update(dict.fromkeys(map(os.path.normpath, files)))
 
-    def stops_at_missed(self, path: str, instead: str, replays: Iterable[Replay] | None = None) -> bool:
-        """Plan that the resume stops, if the code has passed a step that may have been done; return whether it has.
-
-        Args:
-            path: the step that it yields now, or the prefix of a generator that has ended.
-            instead: the step that it yields now, if there is one.
-            replays: the generators to search; by default all.
-        """
-        doubts = self.resumption.list_undecided()
-        missed = find_missed(doubts, self.replays if replays is None else replays, path) if doubts else ()
+    def stops_at_other(self, step: Step[Any], path: str) -> bool:
+        """Plan that the resume stops before a new at-most-once step, if it may be one in doubt under another name."""
+        if path in self.resumption.superseded.recorded_once:
+            return False
+        missed = find_missed(self.resumption.list_undecided(), self.replays, path, step.action.function_name)
         for each in missed:
-            self.stop_at_doubt(each, instead)
+            self.stop_at_doubt(each, path)
         return bool(missed)
 
     def stop_at_doubt(self, path: str, instead: str = "") -> None:

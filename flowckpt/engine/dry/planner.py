@@ -34,6 +34,7 @@ from flowckpt.core.replay import (
 )
 from flowckpt.core.system.clock import Clock
 from flowckpt.engine.dry.planned_steps import PlanEnd, PlannedSteps
+from flowckpt.engine.rules.in_doubt import find_missed
 from flowckpt.engine.rules.paths import (
     ROLLBACK,
     UNDOABLE,
@@ -168,8 +169,13 @@ class Planning(PlannedSteps):
         """
         self.replays.append(replay)
         end = await drive(replay, self)
-        if isinstance(end, Finish) and self.stops_at_missed(replay.prefix, "", [replay]):
-            return f"{self.stop.at!r} may have been done"
+        missed = (
+            find_missed(self.resumption.list_undecided(), [replay], replay.prefix) if isinstance(end, Finish) else ()
+        )
+        for each in missed:
+            self.stop_at_doubt(each)
+        if missed:
+            return f"{missed[0]!r} may have been done"
         if isinstance(end, Crash) and isinstance(end.error, PlanStopped):
             raise end.error
         if isinstance(end, Finish | Crash):
@@ -242,7 +248,7 @@ class Planning(PlannedSteps):
                 if isinstance(step.action, FanOutAction) and step.action.size is not None:
                     for made in _create_members(expand(enter)):
                         is_once = made.step.modifiers.is_at_most_once
-                        if is_once and self.stops_at_missed(made.path, made.path):
+                        if is_once and self.stops_at_other(made.step, made.path):
                             break
                         self.expect_writes(made.step)
                 return None, False

@@ -113,20 +113,23 @@ def open_question(
     return Question.MOVED if is_moved else Question.DONE
 
 
-def find_missed(doubts: Iterable[str], replays: Iterable[Replay], path: str) -> list[str]:
+def find_missed(
+    doubts: Mapping[str, str], replays: Iterable[Replay], path: str, function: str | None = None
+) -> list[str]:
     """Return the steps that may have been done and that the code did not yield before a step, as it did when they started.
 
     Args:
-        doubts: the at-most-once steps that may have been done.
+        doubts: the at-most-once steps that may have been done, each with its function.
         replays: the generators of the run.
         path: the step, or the prefix of a generator that has ended.
+        function: the function of the step, which may be the same step under another name; None for a generator.
     """
     return [
         each
         for replay in replays
         if path.startswith(replay.prefix)
         for each in replay.list_unreached(doubts)
-        if each != path
+        if each != path and (function is None or doubts[each].partition(":")[2] == function.partition(":")[2])
     ]
 
 

@@ -71,8 +71,9 @@ async def resolve(run: RunContext, call: StepCall) -> Resolution:
     old, is_in_doubt = run.recorder.superseded.get(path), path in run.recorder.in_doubt
     moved = () if old is None else moved_reasons(step, old, run.judge.secrets)
     question = open_question(step, path, old, policy, is_moved=bool(moved), is_in_doubt=is_in_doubt)
-    if old is None and question is Question.NONE and (doubts := run.recorder.list_doubts()):
-        refuse_missed(run, find_missed(doubts, run.generators, path), path)
+    is_new = old is None and question is Question.NONE and path not in run.recorder.superseded.recorded_once
+    if is_new and (doubts := run.recorder.list_doubts()):
+        refuse_missed(run, find_missed(doubts, run.generators, path, call.action.function_name), path)
     if question is Question.SETTLED:
         return await _follow_decision(run, call, old)
     resolution = RUN
@@ -159,8 +160,9 @@ def refuse_missed(run: RunContext, missed: Iterable[str], instead: str = "") -> 
         if not (policy.is_forced or path in policy.settled):
             has_failed = path not in recorder.in_doubt
             raise StepInDoubtError(run.workflow_id, path, detail=describe_missed(instead, has_failed=has_failed))
-        recorder.in_doubt.discard(path)
-        recorder.forget_superseded(path)
+        if not instead:  # else the code may still yield it
+            recorder.in_doubt.discard(path)
+            recorder.forget_superseded(path)
 
 
 def _make_start_doubt(

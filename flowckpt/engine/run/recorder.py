@@ -298,10 +298,10 @@ class Recorder:
         if self.superseded.pop(path, None) is not None:
             self._write_down_superseded()
 
-    def list_doubts(self) -> list[str]:
+    def list_doubts(self) -> dict[str, str]:
         """Return the at-most-once steps that may have been done; see `Superseded.list_doubts`."""
         if not (self.in_doubt or self.superseded):
-            return []
+            return {}
         return self.superseded.list_doubts(self.checkpointer.metadata, self.in_doubt)
 
     def drop_stale(self) -> None:
@@ -415,11 +415,12 @@ class Recorder:
         self.is_start_saved = True
         return data
 
-    async def mark_in_doubt(self, path: str) -> None:
+    async def mark_in_doubt(self, call: StepCall) -> None:
         """Save that an at-most-once step starts; the result of an earlier call no longer matters."""
+        path, metadata = call.path, self.checkpointer.metadata
         self.in_doubt.add(path)
-        metadata = self.checkpointer.metadata
-        once = sorted({path, *(each for each in metadata.get(STARTED_ONCE, ()) if each in self.in_doubt)})
+        once = {each: name for each, name in metadata.get(STARTED_ONCE, {}).items() if each in self.in_doubt}
+        once[path] = call.action.function_name
         self.checkpointer.metadata = metadata = {**metadata, STARTED_ONCE: once}
         if path in (runners := metadata.get(RUNNERS, ())):  # this process runs it now
             others = {each: processes for each, processes in runners.items() if each != path}

@@ -194,11 +194,11 @@ class Resumption:
         waits = open_waits(self.latest.metadata, self.latest.step_results)
         return [*self.in_doubt, *(wait.path for wait in waits), *self.superseded.list_failed_once()]
 
-    def list_undecided(self) -> list[str]:
-        """Return the at-most-once steps that may have been done, and about which the user has not decided."""
+    def list_undecided(self) -> dict[str, str]:
+        """Return the at-most-once steps that may have been done, with their functions, and that the user has not decided."""
         policy = self.judge.policy
-        doubts = self.superseded.list_doubts(self.latest.metadata, self.in_doubt)
-        return [] if policy.is_forced else [each for each in doubts if each not in policy.settled]
+        doubts = {} if policy.is_forced else self.superseded.list_doubts(self.latest.metadata, self.in_doubt)
+        return {path: function for path, function in doubts.items() if path not in policy.settled}
 
     def is_undone(self, path: str) -> bool:
         """Return whether a step's result does not count because its effect was undone."""
@@ -290,6 +290,8 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     if cut:
         still_done = (result for result, reason in cut.values() if reason.kind is not ReasonKind.UNDONE)
         superseded.add(still_done, is_decided=policy.reruns_what_follows)
+    if (latest.in_flight or superseded) and superseded.list_doubts(latest.metadata, latest.in_flight):
+        superseded.recorded_once = await _list_recorded_once(store, workflow_id)
     spare = await _read_spare(store, workflow_id, latest, policy, {*(result.path for result in history.results), *cut})
     counts = [each for each in (*history.notable(), *spare.values()) if each.path not in undone]
     reports = await claims.verify_results(counts)
@@ -363,6 +365,15 @@ async def _read_messages(store: StoreBase, workflow_id: str, latest: CheckpointD
     taken = {*latest.metadata.get(TAKEN, ()), *(result.signal for result in latest.step_results)}
     sent = sent_to(latest.metadata, await store.signals(workflow_id))
     return [message for message in sent if message.signal_id not in taken]
+
+
+async def _list_recorded_once(store: StoreBase, workflow_id: str) -> frozenset[str]:
+    """Return the at-most-once steps that some attempt recorded, such as those that were undone since."""
+    found: set[str] = set()
+    for attempt in await store.attempts(workflow_id) if store.has(Ability.ATTEMPTS) else ():
+        data = await store.load_attempt(workflow_id, attempt)
+        found.update(each.path for each in (() if data is None else data.step_results) if AT_MOST_ONCE in each.marks)
+    return frozenset(found)
 
 
 async def _read_spare(

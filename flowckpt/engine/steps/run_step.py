@@ -557,7 +557,7 @@ async def _begin(run: RunContext, call: StepCall, resolution: attempts.in_doubt.
         await run.notifier.emit_dropped_states()
     is_run_now = resolution is None or (resolution.outcome is None and resolution.undo is None)
     if step.modifiers.is_at_most_once and is_run_now and step.modifiers.files is None:
-        await recorder.mark_in_doubt(path)
+        await recorder.mark_in_doubt(call)
 
 
 def _note_start(run: RunContext, call: StepCall) -> int:

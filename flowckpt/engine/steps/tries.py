@@ -137,7 +137,7 @@ class RetryLoop:
             outcome = outcome or await self._find_substitute()
             if outcome is None:
                 if is_mark_due:
-                    await run.recorder.mark_in_doubt(path)
+                    await run.recorder.mark_in_doubt(self.call)
                     is_mark_due = False
                 outcome = await self._try_once()
             self._outcome = outcome

@@ -28,7 +28,7 @@ LEAVES_EARLIER = frozenset({NOT_UNDONE, NOT_STARTED})
 """Marks of results whose step had no effect: its earlier result is still to be checked."""
 KEY = "superseded"
 STARTED_ONCE = "started_once"
-"""Metadata key: the at-most-once steps among the steps with a recorded start."""
+"""Metadata key: the at-most-once steps among the steps with a recorded start, each with its function."""
 _QUESTIONS = frozenset({AT_MOST_ONCE, ON_RERUN, NOT_UNDONE, "adopted"})
 """Marks of results that a step must check before it runs again."""
 _KEPT = _QUESTIONS | {UNDOABLE}
@@ -63,7 +63,12 @@ class Superseded(dict[str, StepResult]):
 
     Args:
         metadata: the metadata of the checkpoint that the run continues from.
+
+    Attributes:
+        recorded_once: the at-most-once steps that earlier attempts recorded; read only if some may have been done.
     """
+
+    recorded_once: frozenset[str] = frozenset()
 
     def __init__(self, metadata: Mapping[str, Any] | None = None) -> None:
         recorded = (decode_result(each)[0] for each in (metadata or {}).get(KEY, ()))
@@ -98,14 +103,17 @@ class Superseded(dict[str, StepResult]):
         """Return the paths of the at-most-once steps that failed: whether they had their effect is unknown."""
         return [path for path, each in self.items() if AT_MOST_ONCE in each.marks and not each.success]
 
-    def list_doubts(self, metadata: Mapping[str, Any], unended: Collection[str]) -> list[str]:
-        """Return the at-most-once steps that may have been done: they failed, or have a recorded start and no end.
+    def list_doubts(self, metadata: Mapping[str, Any], unended: Collection[str]) -> dict[str, str]:
+        """Return the at-most-once steps that may have been done, each with its function.
+
+        They failed, or have a recorded start and no end.
 
         Args:
             metadata: the metadata of the run.
             unended: the steps with a recorded start and no recorded end.
         """
-        return [*(path for path in metadata.get(STARTED_ONCE, ()) if path in unended), *self.list_failed_once()]
+        started = {path: name for path, name in metadata.get(STARTED_ONCE, {}).items() if path in unended}
+        return {**started, **{path: self[path].function for path in self.list_failed_once()}}
 
     def add_to_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Return metadata with these results."""
