@@ -551,3 +551,44 @@ def test_a_plan_shows_that_a_child_ends_otherwise_after_an_edit_between_its_step
     output = flowckpt("show", "one", "--json").document["output"]
     flowckpt("run", "child.py:outer", "--id", "clean").expect(0)
     assert output == flowckpt("show", "clean", "--json").document["output"]
+
+
+SPARE = """
+import os
+from flowckpt import step, workflow
+def note(line):
+    with open("log", "a") as file:
+        file.write(line + "\\n")
+    return line
+def first():
+    return note("first")
+@workflow
+def inner():
+    INSERTED
+    return (yield step("kept").python(note, "kept").checkpoint())
+@workflow
+def outer():
+    yield step("first").python(first).checkpoint()
+    if os.path.exists("die") and "edited" in open("log").read():  # not when the resume only plans
+        os.kill(os.getpid(), 9)
+    return (yield step("child").workflow(inner))
+"""
+
+
+def test_a_step_inserted_in_a_child_whose_results_were_set_aside_is_planned_as_it_is_run(flowckpt, tmp_path):
+    program = tmp_path / "spare.py"
+    program.write_text(SPARE.replace("INSERTED", ""))
+    flowckpt("run", "spare.py:outer", "--id", "one").expect(0)
+    program.write_text(SPARE.replace("INSERTED", "").replace('note("first")', 'note("edited")'))
+    (tmp_path / "die").touch()
+    again = ("--reuse", "inputs", "--on-code-change", "rerun")
+    assert flowckpt("resume", "one", *again).code == -9  # the child's results wait to be reused
+    (tmp_path / "die").unlink()
+    inserted = 'yield step("new").python(note, "new")'
+    program.write_text(SPARE.replace("INSERTED", inserted).replace('note("first")', 'note("edited")'))
+    plan = flowckpt("plan", "one", *again, "--json").expect(0).document
+    assert {"path": "child/new", "decision": "new"} in [
+        {name: each[name] for name in ("path", "decision")} for each in plan["steps"]
+    ]
+    flowckpt("resume", "one", *again).expect(0)
+    assert flowckpt.log() == ["first", "kept", "edited", "new"]

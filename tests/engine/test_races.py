@@ -223,7 +223,7 @@ def test_what_a_stopped_child_did_is_undone_at_once_and_only_once(reopen: Callab
 
 @pytest.mark.parametrize("wins", [True, False])
 def test_a_booking_that_was_made_as_its_member_was_stopped_is_undone(wins: bool) -> None:
-    """The ledger decides: whoever books either returns, and is undone, or cleans up after itself."""
+    """The ledger decides: a booking either returns, and is undone, or cleans up after itself."""
     ledger: list[str] = []
 
     def book(at: int) -> int:

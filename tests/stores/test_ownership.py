@@ -375,7 +375,7 @@ def test_a_forked_child_may_not_write_to_the_run_of_its_parent(store):
 
 
 @pytest.mark.filterwarnings("ignore:This process")
-def test_a_child_that_was_forked_while_a_run_was_owned_keeps_it_locked_for_nobody(store):
+def test_a_child_that_was_forked_while_a_run_was_owned_does_not_keep_it_locked(store):
     store.runs.acquire(RUN, take_over=False)
     child = os.fork()
     if child == 0:  # what a step starts by multiprocessing, such as a pool

@@ -337,6 +337,9 @@ class Planning(PlannedSteps):
         aside = self.aside
         decision, reasons = await self._judge_composite(enter)
         judge, before = self.resumption.judge, list(self.again.paths)
+        if enter.is_spare:
+            aside.spare.update({each.path: each for each in nested})
+            nested = ()
         if decision is Decision.RERUN:
             if judge.policy.reuse is ReuseMode.INPUTS and not judge.is_forced(path):
                 aside.spare.update({each.path: each for each in nested})
