@@ -225,14 +225,10 @@ def _serve(calls: queue.SimpleQueue[Call | None]) -> None:
             except AbandonedStepError:
                 raise
             except BaseException as error:
-                _deliver(call.future, None, error)
+                answers.give(call.future, None, error)
             else:
-                _deliver(call.future, value, None)
+                answers.give(call.future, value, None)
             del call
-
-
-def _deliver(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-    answers.give(future, value, error)
 
 
 # Cancels that arrived just after the work had ended.

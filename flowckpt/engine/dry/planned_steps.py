@@ -385,8 +385,8 @@ class PlannedSteps(DryResponder):
         detail = describe_missed(instead, has_failed=path not in self.resumption.in_doubt)
         self.stop_at(path, detail)
         self.seen.add(path)
-        reasons = (Reason(ReasonKind.STARTED, detail),)
-        self.steps.append(PlannedStep(path, Decision.IN_DOUBT, reasons, self.list_assumed()))
+        reason = Reason(ReasonKind.STARTED, detail)
+        self.steps.append(PlannedStep(path, Decision.IN_DOUBT, (reason,), self.list_assumed()))
 
     async def _judge_started(self, step: Step[Any], path: str, *, has_failed: bool) -> tuple[Reason, ...]:
         """Decide, by its evidence, about a started step that must not be done twice."""

@@ -247,8 +247,7 @@ class Planning(PlannedSteps):
                 self.again.paths.append(path)
                 if isinstance(step.action, FanOutAction) and step.action.size is not None:
                     for made in _create_members(expand(enter)):
-                        is_once = made.step.modifiers.is_at_most_once
-                        if is_once and self.stops_at_other(made.step, made.path):
+                        if made.step.modifiers.is_at_most_once and self.stops_at_other(made.step, made.path):
                             break
                         self.expect_writes(made.step)
                 return None, False
@@ -337,13 +336,11 @@ class Planning(PlannedSteps):
         aside = self.aside
         decision, reasons = await self._judge_composite(enter)
         judge, before = self.resumption.judge, list(self.again.paths)
-        if enter.is_spare:
+        is_again = decision is Decision.RERUN
+        if enter.is_spare or (is_again and judge.policy.reuse is ReuseMode.INPUTS and not judge.is_forced(path)):
             aside.spare.update({each.path: each for each in nested})
             nested = ()
-        if decision is Decision.RERUN:
-            if judge.policy.reuse is ReuseMode.INPUTS and not judge.is_forced(path):
-                aside.spare.update({each.path: each for each in nested})
-                nested = ()
+        if is_again:
             self.again.paths = [*before, path]
         had = len(self.again.paths)
         is_refused = decision is Decision.REUSE and result is not None and not result.success and not nested
@@ -352,7 +349,7 @@ class Planning(PlannedSteps):
             nested,
             action.workflow.name,
             prefix=f"{path}/",
-            drops_what_changed=not enter.is_bound or decision is Decision.RERUN,
+            drops_what_changed=not enter.is_bound or is_again,
             aside=aside,
             is_muted=True,
         )

@@ -300,9 +300,8 @@ class Recorder:
 
     def list_doubts(self) -> dict[str, str]:
         """Return the at-most-once steps that may have been done; see `Superseded.list_doubts`."""
-        if not (self.in_doubt or self.superseded):
-            return {}
-        return self.superseded.list_doubts(self.checkpointer.metadata, self.in_doubt)
+        is_any = self.in_doubt or self.superseded
+        return self.superseded.list_doubts(self.checkpointer.metadata, self.in_doubt) if is_any else {}
 
     def drop_stale(self) -> None:
         """Remove dropped results, and results set aside for reuse, from the history."""

@@ -190,9 +190,8 @@ class Resumption:
     undone: frozenset[str] = frozenset()
 
     def list_begun(self) -> list[str]:
-        """Return the steps that have begun without a known end: those that wait, and those that may have been done."""
-        waits = open_waits(self.latest.metadata, self.latest.step_results)
-        return [*self.in_doubt, *(wait.path for wait in waits), *self.superseded.list_failed_once()]
+        """Return the steps that have begun without a known end."""
+        return list_begun(self.latest.metadata, self.latest.step_results, self.in_doubt, self.superseded)
 
     def list_undecided(self) -> dict[str, str]:
         """Return the at-most-once steps that may have been done, with their functions, and that the user has not decided."""
@@ -365,6 +364,14 @@ async def _read_messages(store: StoreBase, workflow_id: str, latest: CheckpointD
     taken = {*latest.metadata.get(TAKEN, ()), *(result.signal for result in latest.step_results)}
     sent = sent_to(latest.metadata, await store.signals(workflow_id))
     return [message for message in sent if message.signal_id not in taken]
+
+
+def list_begun(
+    metadata: Mapping[str, Any], results: Sequence[StepResult], unended: Iterable[str], superseded: Superseded
+) -> list[str]:
+    """Return the steps that have begun without a known end: those that wait, and those that may have been done."""
+    waits = open_waits(metadata, results)
+    return [*unended, *(wait.path for wait in waits), *superseded.list_failed_once()]
 
 
 async def _list_recorded_once(store: StoreBase, workflow_id: str) -> frozenset[str]:

@@ -68,6 +68,7 @@ from flowckpt.engine.run.resumption import (
     check_workflow_name,
     count_crashes,
     crash_loop_error,
+    list_begun,
     note_runners,
     read_resumption,
     read_started_steps,
@@ -619,7 +620,7 @@ class Session:
             workflow.name,
             drops_what_changed=origin.judge.policy.is_forced,
             spare=origin.reusable,
-            waiting=origin.list_begun(),
+            waiting=list_begun(origin.metadata, origin.history.results, origin.in_doubt, origin.superseded),
             is_repeated=self.bound is None,
         )
         executors: Mapping[str, ExecutorSpec] = {}
@@ -730,11 +731,6 @@ class _AttemptStart:
     superseded: Superseded = attrs.field(factory=Superseded)
     crash_count: CrashCount | None = None
     reusable: Mapping[str, StepResult] | None = None
-
-    def list_begun(self) -> list[str]:
-        """Return the steps that have begun without a known end: those that wait, and those that may have been done."""
-        waiting = [each.path for each in open_waits(self.metadata, self.history.results)]
-        return [*waiting, *self.in_doubt, *self.superseded.list_failed_once()]
 
 
 def _is_log_read() -> bool:
