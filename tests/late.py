@@ -36,11 +36,11 @@ class Late:
                 loop.call_soon_threadsafe(lambda: None)
 
     def advance_after(self, file: Path) -> None:
-        """Advance the clock repeatedly, once another process or thread has written a file."""
+        """Advance the clock repeatedly, once another process or thread has written into a file."""
 
         def wait() -> None:
             while not self.is_over.wait(0.01):
-                if file.exists():
+                if file.exists() and file.stat().st_size:  # a file just created may be empty for a moment
                     self.advance()
 
         threading.Thread(target=wait, daemon=True).start()
