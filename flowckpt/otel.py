@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Mapping
 from contextvars import Token
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -110,19 +111,12 @@ class Telemetry:
         meter = metrics.get_meter(_SCOPE, __version__, meter_provider)
         self._ended = meter.create_counter("flowckpt.runs", "{attempt}", "Attempts that ended, by status.")
         self._steps = meter.create_counter("flowckpt.steps", "{step}", "Steps executed, and results restored.")
-        self._durations = meter.create_histogram(
-            "flowckpt.step.duration",
-            "s",
-            "Duration of a step, including all tries and waits.",
-            explicit_bucket_boundaries_advisory=_SECONDS,
+        histogram = partial(meter.create_histogram, unit="s", explicit_bucket_boundaries_advisory=_SECONDS)
+        self._durations = histogram(
+            "flowckpt.step.duration", description="Duration of a step, including all tries and waits."
         )
         self._saves = meter.create_counter("flowckpt.saves", "{checkpoint}", "Checkpoints, saved or failed.")
-        self._save_durations = meter.create_histogram(
-            "flowckpt.save.duration",
-            "s",
-            "Time until a checkpoint was durable.",
-            explicit_bucket_boundaries_advisory=_SECONDS,
-        )
+        self._save_durations = histogram("flowckpt.save.duration", description="Time until a checkpoint was durable.")
         self._figures = meter.create_counter("flowckpt.figures", "1", "Figures of steps, by name.")
 
     def __call__(self, event: Event) -> None:

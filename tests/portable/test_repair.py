@@ -369,6 +369,7 @@ def tables(tmp_path: Path) -> dict[str, int]:
         ("UPDATE runs SET status = 'completed', steps = 77, metadata = '{}', latest_sequence = 2", "", ""),
         ("UPDATE runs SET started_at = '2031-01-01T00:00:00.000000Z'", "", ""),
         ("UPDATE runs SET head_attempt = 17", "", ""),
+        ("UPDATE runs SET last_sequence = 2", "", ""),
     ],
 )
 def test_a_repair_of_a_database_costs_only_what_is_damaged(elsewhere, tmp_path, statement, lost, again):
@@ -404,6 +405,30 @@ def test_rows_of_an_attempt_that_the_run_does_not_have_are_damage(elsewhere, tmp
     assert (lost in said) if lost else ("lost" not in said)
     elsewhere("store", "check")
     assert resumed(elsewhere, tmp_path) == [*again]
+
+
+@pytest.mark.parametrize("elsewhere", ["sqlite"], indirect=True)
+def test_a_run_whose_newest_rows_are_gone_is_refused_until_it_is_repaired(elsewhere, tmp_path):
+    row_of(tmp_path, "DELETE FROM checkpoints WHERE checkpoint_id IN ('c', 'large', '@failed')")
+    missing = "checkpoint 6: it is the newest one, and its row is missing"
+    (tmp_path / "log").unlink()
+    (tmp_path / "go").touch()
+    for words in (["store", "check"], ["plan", "one"], ["resume", "one"], ["show", "one"], ["fork", "one"]):
+        assert missing in elsewhere(*words, code=11)
+    assert "one is left out" in elsewhere("list", code=11)
+    assert not (tmp_path / "log").exists()  # nothing ran again
+    said = elsewhere("store", "repair", "one")
+    assert "lost: checkpoint 6: 0 bytes: its row is missing" in said
+    assert "lost: results from 3 on" in said
+    assert "ok: one" in elsewhere("store", "check")
+    assert resumed(elsewhere, tmp_path) == ["c"]
+
+
+@pytest.mark.parametrize("elsewhere", ["sqlite"], indirect=True)
+def test_a_run_without_any_row_of_a_checkpoint_is_damaged_and_not_absent(elsewhere, tmp_path):
+    row_of(tmp_path, "DELETE FROM checkpoints")
+    for words in (["store", "check"], ["list"], ["show", "one"], ["store", "repair", "one"]):
+        elsewhere(*words, code=11)
 
 
 @pytest.mark.parametrize("elsewhere", ["sqlite"], indirect=True)

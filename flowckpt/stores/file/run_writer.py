@@ -12,6 +12,8 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
+import attrs
+
 from flowckpt.core.codec import dumps
 from flowckpt.core.codec.blob import Blob, Fetch
 from flowckpt.core.codec.checkpoints import encode_head
@@ -38,33 +40,29 @@ _NO_BLOBS: Blobs = {}
 _STEP = Reason.STEP  # a member access on an enum takes 60 ns
 
 
+@attrs.define(eq=False)
 class OpenRun:
     """A run's directory and its lock file, open for the writers of successive attempts.
 
-    Args:
+    Attributes:
         filesystem: the calls.
         directory: the run's directory.
         workflow_id: the run.
         fetch: reads large values.
         seals: the seals of the store.
-
-    Attributes:
         lock: the run's lock file; -1 until a claim opens it.
         is_locked: whether the lock is held; an owner that took the run over from a live process does not hold it.
         token: identifies the owner.
     """
 
-    def __init__(
-        self, filesystem: FileSystem, directory: int, workflow_id: str, fetch: Fetch, seals: Seals = PLAIN
-    ) -> None:
-        self.filesystem = filesystem
-        self.directory = directory
-        self.workflow_id = workflow_id
-        self.fetch = fetch
-        self.seals = seals
-        self.lock = -1
-        self.is_locked = False
-        self.token = os.urandom(16).hex()
+    filesystem: FileSystem
+    directory: int
+    workflow_id: str
+    fetch: Fetch
+    seals: Seals = PLAIN
+    lock: int = attrs.field(init=False, default=-1)
+    is_locked: bool = attrs.field(init=False, default=False)
+    token: str = attrs.field(init=False, factory=lambda: os.urandom(16).hex())
 
 
 class FileRunWriter(LogRunWriter):

@@ -299,13 +299,26 @@ class RunImage:
 
     def corrupt_error(self, place: str, detail: str) -> CheckpointCorruptedError:
         """Return the error for damage in the run."""
-        return CheckpointCorruptedError(self.workflow_id, location=place, detail=detail, remedy=_REMEDY)
+        return _corrupt_error(self.workflow_id, place, detail)
+
+
+def _corrupt_error(workflow_id: str, place: str, detail: str) -> CheckpointCorruptedError:
+    return CheckpointCorruptedError(workflow_id, location=place, detail=detail, remedy=_REMEDY)
 
 
 def _read_head(session: Session, run: int, attempt: int) -> Any:
     """Return the text of the head of an attempt, which its checkpoints share; None if it is missing."""
     rows = session.execute("SELECT CAST(head AS TEXT) FROM attempts WHERE run = ? AND attempt = ?", (run, attempt))
     return rows[0][0] if rows else None
+
+
+_OPEN = (
+    "SELECT run, head_attempt, last_sequence, latest_sequence, "
+    "(SELECT c.sequence FROM checkpoints c "
+    "WHERE c.run = runs.run AND c.sequence = latest_sequence AND c.deleted_at IS NULL), "
+    "COALESCE((SELECT max(c.sequence) FROM checkpoints c WHERE c.run = runs.run), 0) FROM runs WHERE workflow_id = ?"
+)
+"""Includes the newest rows that exist: a run that has lost them would repeat their work."""
 
 
 def open_image(session: Session, workflow_id: str, *, attempt: int | None = None) -> RunImage | None:
@@ -315,12 +328,18 @@ def open_image(session: Session, workflow_id: str, *, attempt: int | None = None
         session: the transaction.
         workflow_id: the run.
         attempt: as this attempt left it; None for the current state.
+
+    Raises:
+        CheckpointCorruptedError: an attempt or the newest checkpoint is missing.
     """
-    statement = "SELECT run, head_attempt, last_sequence FROM runs WHERE workflow_id = ?"
-    rows = session.execute(statement, (encode_id(workflow_id),))
+    rows = session.execute(_OPEN, (encode_id(workflow_id),))
     if not rows:
         return None
-    run, head, last_sequence = rows[0]
+    run, head, last_sequence, latest, existing, highest = rows[0]
+    if attempt is None and latest != existing:
+        raise _corrupt_error(workflow_id, f"checkpoint {latest}", "it is the newest one, and its row is missing")
+    if attempt is None and highest > last_sequence:
+        raise _corrupt_error(workflow_id, "runs", f"its column last_sequence is less than {highest}")
     if attempt is not None:
         begun = session.execute(
             "SELECT 1 FROM attempts WHERE run = ? AND attempt = ? AND begun_at IS NOT NULL", (run, attempt)
@@ -352,7 +371,7 @@ def read_blob(session: Session, workflow_id: str, digest: str, size: int) -> byt
     if rows and len(content) == size and sha256(content).hexdigest() == digest:
         return content
     detail = "a large value does not match its digest" if rows else "a large value is missing"
-    raise CheckpointCorruptedError(workflow_id, location=f"blob {digest[:12]}", detail=detail, remedy=_REMEDY)
+    raise _corrupt_error(workflow_id, f"blob {digest[:12]}", detail)
 
 
 # The row of a run describes its newest checkpoint, so that a list needs no other table.
@@ -366,8 +385,9 @@ LISTED = (
 _LIST = f"""
 SELECT {LISTED}
 FROM runs r
-JOIN checkpoints c ON c.run = r.run AND c.sequence = r.latest_sequence
+LEFT JOIN checkpoints c ON c.run = r.run AND c.sequence = r.latest_sequence
 LEFT JOIN attempts a ON a.writer = r.writer
+WHERE r.latest_sequence IS NOT NULL
 """  # noqa: S608 - constants
 
 
@@ -376,7 +396,7 @@ _PAGE = "ORDER BY r.started_at DESC, r.workflow_id DESC LIMIT ?"
 
 def read_run_info(session: Session, workflow_id: str) -> RunInfo | None:
     """Return a run as listed; None if it is not."""
-    rows = session.execute(f"{_LIST}WHERE r.workflow_id = ?", (encode_id(workflow_id),))
+    rows = session.execute(f"{_LIST}AND r.workflow_id = ?", (encode_id(workflow_id),))
     return parse_run_row(rows[0], session.now()) if rows else None
 
 
@@ -397,7 +417,7 @@ def find_unreadable(session: Session, after: int, limit: int) -> tuple[list[Find
     if not keys:
         return [], None
     last = keys[-1][0]
-    rows = session.execute(f"{_LIST}WHERE r.run > ? AND r.run <= ?", (after, last))
+    rows = session.execute(f"{_LIST}AND r.run > ? AND r.run <= ?", (after, last))
     return parse_run_rows(rows, session.now())[1], last
 
 
@@ -430,6 +450,8 @@ def parse_run_row(row: Row, now: datetime) -> RunInfo:
     workflow_id, workflow_name, status, attempt, started_at, updated_at, steps, metadata, *owner = row
     holder = parse_holder(tuple(owner), decode_id(workflow_id))
     try:
+        if attempt is None:
+            raise ValueError("the row of the newest checkpoint is missing")
         return RunInfo(
             decode_id(workflow_id),
             decode_id(workflow_name),
@@ -453,12 +475,12 @@ def read_page(session: Session, before: RunInfo | None, limit: int) -> tuple[lis
         limit: the maximum number of rows to read; damaged ones are left out.
     """
     if before is None:
-        rows = session.execute(f"{_LIST}WHERE r.started_at IS NOT NULL {_PAGE}", (limit,))
+        rows = session.execute(f"{_LIST}AND r.started_at IS NOT NULL {_PAGE}", (limit,))
     else:
         moment, key = format_time(before.started_at), encode_id(before.workflow_id)
         # The first condition is for the index; one on the pair of columns would need the run's key, which may no longer
         # exist.
-        place = "WHERE r.started_at <= ? AND (r.started_at < ? OR r.workflow_id < ?) "
+        place = "AND r.started_at <= ? AND (r.started_at < ? OR r.workflow_id < ?) "
         rows = session.execute(f"{_LIST}{place}{_PAGE}", (moment, moment, key, limit))
     return parse_run_rows(rows, session.now())[0], len(rows) == limit
 

@@ -167,10 +167,10 @@ def verify_run(session: Session, workflow_id: str, fetch: Fetch) -> Finding | No
 
 def _check_row(image: RunImage, info: RunInfo | None, newest_first: list[CheckpointData]) -> None:
     """Compare the row of the run, used by lists, with its checkpoints."""
-    if not newest_first:
-        return
-    oldest = CheckpointRef.of(image.workflow_id, newest_first[-1])
-    field = info.contradicted_by(newest_first[0], oldest) if info is not None else "latest_sequence"
+    if info is None or not newest_first:
+        field = "latest_sequence" if newest_first or info is not None else None
+    else:
+        field = info.contradicted_by(newest_first[0], CheckpointRef.of(image.workflow_id, newest_first[-1]))
     if field:
         raise image.corrupt_error("runs", f"its column {field} does not match its checkpoints")
 
@@ -434,7 +434,7 @@ _STORED = tuple(sorted(status.value for status in Status if status is not Status
 _HEAD = f"SELECT {LISTED}, p.started_at, p.run FROM "  # noqa: S608 - constants
 _TAIL = (
     " CROSS JOIN runs r "  # CROSS JOIN keeps this order: the selected keys first
-    "JOIN checkpoints c ON c.run = r.run AND c.sequence = r.latest_sequence "
+    "LEFT JOIN checkpoints c ON c.run = r.run AND c.sequence = r.latest_sequence "
     "LEFT JOIN attempts a ON a.writer = r.writer "
     "WHERE r.run = p.run ORDER BY p.started_at DESC, p.run DESC"
 )
@@ -673,9 +673,13 @@ def read_figures(session: Session, workflow_id: str | None, limit: int) -> Store
     claims = parse_verifications(Signal.from_document(json.loads(text)) for (text,) in select(_VERIFICATIONS)).claims
     for kind, answer, count in select(_CLAIMS):
         claims.setdefault(kind, Counter())[answer] += count
-    statuses = {Status(status): count for status, count in select(_STATUSES)}
+    statuses = Counter({Status(status): count for status, count in select(_STATUSES)})
+    now = session.now()
+    holders = [parse_holder(columns) for columns in select(_RUNNING)]
+    crashed = sum(holder is None or not holder.holds(now) for holder in holders)
+    statuses.update({Status.RUNNING: -crashed, Status.CRASHED: crashed})
     return StoreStatistics(
-        statuses=_separate_crashed(statuses, select(_RUNNING), session.now()),
+        statuses={status: count for status, count in statuses.items() if count},
         checkpoints=sum(count for count, _ in days.values()),
         steps=select(_STEPS)[0][0],
         size=sum(size for _, size in days.values()),
@@ -695,13 +699,3 @@ def read_figures(session: Session, workflow_id: str | None, limit: int) -> Store
             for name, path, times, median, longest in select(_SLOWEST, limit)
         ),
     )
-
-
-def _separate_crashed(counts: Mapping[Status, int], running: list[Row], now: datetime) -> dict[Status, int]:
-    """Return the counts of statuses, where stored `running` runs without a live owner count as crashed."""
-    holders = [parse_holder(columns) for columns in running]
-    crashed = sum(holder is None or not holder.holds(now) for holder in holders)
-    if not crashed:
-        return {**counts}
-    counts = {**counts, Status.RUNNING: counts[Status.RUNNING] - crashed, Status.CRASHED: crashed}
-    return {status: count for status, count in counts.items() if count}

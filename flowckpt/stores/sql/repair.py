@@ -102,6 +102,11 @@ class _Repair:
     def remove_damage(self) -> None:
         """Remove what cannot be read and proved, and update the row of the run."""
         fence_all(self.session, self.run)
+        for (sequence,) in self._select(
+            "SELECT latest_sequence FROM runs WHERE run = ? AND latest_sequence NOT IN "
+            "(SELECT c.sequence FROM checkpoints c WHERE c.run = runs.run AND c.deleted_at IS NULL)"
+        ):
+            self.lost.append(Loss(f"checkpoint {sequence}", 0, "its row is missing"))
         self._remove_orphan_rows()
         for (attempt,) in self._select(f"{_ATTEMPTS} ORDER BY attempt"):
             self._repair_attempt(attempt)
