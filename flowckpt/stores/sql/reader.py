@@ -673,13 +673,8 @@ def read_figures(session: Session, workflow_id: str | None, limit: int) -> Store
     claims = parse_verifications(Signal.from_document(json.loads(text)) for (text,) in select(_VERIFICATIONS)).claims
     for kind, answer, count in select(_CLAIMS):
         claims.setdefault(kind, Counter())[answer] += count
-    statuses = Counter({Status(status): count for status, count in select(_STATUSES)})
-    now = session.now()
-    holders = [parse_holder(columns) for columns in select(_RUNNING)]
-    crashed = sum(holder is None or not holder.holds(now) for holder in holders)
-    statuses.update({Status.RUNNING: -crashed, Status.CRASHED: crashed})
     return StoreStatistics(
-        statuses={status: count for status, count in statuses.items() if count},
+        statuses=_count_statuses(select(_STATUSES), select(_RUNNING), session.now()),
         checkpoints=sum(count for count, _ in days.values()),
         steps=select(_STEPS)[0][0],
         size=sum(size for _, size in days.values()),
@@ -699,3 +694,12 @@ def read_figures(session: Session, workflow_id: str | None, limit: int) -> Store
             for name, path, times, median, longest in select(_SLOWEST, limit)
         ),
     )
+
+
+def _count_statuses(stored: list[Row], running: list[Row], now: datetime) -> dict[Status, int]:
+    """Return the counts of statuses, where stored `running` runs without a live owner count as crashed."""
+    holders = [parse_holder(columns) for columns in running]
+    crashed = sum(holder is None or not holder.holds(now) for holder in holders)
+    counts = Counter({Status(status): count for status, count in stored})
+    counts.update({Status.RUNNING: -crashed, Status.CRASHED: crashed})
+    return {status: count for status, count in counts.items() if count}
