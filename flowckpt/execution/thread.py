@@ -14,11 +14,13 @@ import ctypes
 import os
 import queue
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from flowckpt.core.system.blocking import answers
+from flowckpt.execution.errors import user_traceback
 from flowckpt.execution.interrupts import Interrupts
 
 # Ending a step that the run no longer waits for.
@@ -40,13 +42,13 @@ class Call:
         future: gets its outcome.
 
     Attributes:
-        returned: the value that it returned; empty before that.
+        returned: the value that it returned, as entry 0; empty before that.
     """
 
     def __init__(self, work: Work, future: asyncio.Future[Any]) -> None:
         self.future = future
-        self.returned: list[Any] = []
-        self._work, self._context = work, contextvars.copy_context()
+        # No bytecode comes between the work and its entry, so no exception for a thread that is abandoned just now.
+        self.returned: dict[int, Any] = defaultdict(partial(contextvars.copy_context().run, work))
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_abandoned = False
@@ -74,11 +76,9 @@ class Call:
                 raise AbandonedStepError
             self._thread = threading.current_thread()
         try:
-            # No bytecode comes between the return and this list, so no exception for a thread that is abandoned just now.
-            self.returned.extend(map(self._context.run, (self._work,)))
-            if not self.returned:  # `map` takes it for its own end
-                raise RuntimeError("the step raised StopIteration")
             return self.returned[0]
+        except StopIteration as error:  # no future can carry it
+            raise RuntimeError("the step raised StopIteration") from error.with_traceback(user_traceback(error))
         finally:
             with self._lock:  # from here on, abandoning comes too late, and must not affect the thread's next call
                 self._thread = None

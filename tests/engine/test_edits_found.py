@@ -392,6 +392,14 @@ def test_the_traceback_of_a_step_after_a_sleep_shows_only_the_step(call, tmp_pat
     assert "During handling" not in trouble and "Suspended" not in trouble
 
 
+def test_a_member_that_asks_an_empty_iterator_is_shown_with_its_line(call, tmp_path):
+    text = "from flowckpt import step, workflow\ndef first(rows):\n    return next(iter(rows))\n@workflow\ndef flow():\n    yield step('m').map(first, [[1], []])\n"
+    (tmp_path / "flow.py").write_text(text)
+    code, _, _, trouble = call("run", "flow.py", "--id", "one")
+    assert code == 1 and "m/[1]: RuntimeError: the step raised StopIteration" in trouble
+    assert "in first\n    return next(iter(rows))" in trouble and "execution/thread.py" not in trouble
+
+
 FAN_OUTS = {  # how the finished fan-out is yielded, and the edit
     "fewer failures are tolerated": ('step("m").map(f, [1, 0, 2], tolerate=1)', "tolerate=1", "tolerate=0"),
     "no failure is tolerated": ('step("m").map(f, [1, 0, 2], tolerate=0.5)', ", tolerate=0.5", ""),
