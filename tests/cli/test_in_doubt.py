@@ -258,6 +258,27 @@ MOVED = {
         "child/pay",
         0,
     ),
+    "a child that raises before it, and a step instead": (
+        "yield step('child').workflow(child)",
+        (
+            "try:\n        yield step('child').workflow(raising)\n"
+            "    except Exception:\n        yield step('instead').python(pay, 'instead').at_most_once()"
+        ),
+        "child/pay",
+        None,  # a plan ends at a child that raises
+    ),
+    "a child that raises before it, which is ignored": (
+        "yield step('child').workflow(child)",
+        "try:\n        yield step('child').workflow(raising)\n    except Exception:\n        pass",
+        "child/pay",
+        None,  # a plan ends at a child that raises
+    ),
+    "a member that raises before it, which is tolerated": (
+        "yield step('all').map(each, ['a'], key=str)",
+        "yield step('all').map(raising_each, ['a'], key=str, tolerate=1)",
+        "all/[a]/pay",
+        None,  # a plan ends at a child that raises
+    ),
 }
 
 
@@ -278,8 +299,19 @@ def undo(value):
 def child():
     {PAYS}
 @workflow('child')
+def each(name):
+    {PAYS}
+@workflow('child')
 def other():
     {PAYS.replace("'pay'", "'pay2'")}
+@workflow('child')
+def raising():
+    raise ValueError('too early')
+    yield
+@workflow('child')
+def raising_each(name):
+    raise ValueError('too early')
+    yield
 @workflow
 def flow():
     yield step('one').python(int, 1).checkpoint()
@@ -292,12 +324,12 @@ def flow():
     (tmp_path / "quiet").touch()
     before = flowckpt.log()
     assert len(before) == 1
-    if not late:
+    if late == 0:
         flowckpt("plan", "one").expect(15)
     for _ in range(2):
         refused = flowckpt("resume", "one").expect(15)
         assert f"resume --not-done {shlex.quote(doubt)} one" in refused.err, refused.err
-    assert flowckpt.log() == before + ["later"] * late  # nothing else ran, and nothing is undone
+    assert flowckpt.log() == before + ["later"] * (late or 0)  # nothing else ran, and nothing is undone
     flowckpt("resume", "one", "--done", doubt).expect(0)
     once = flowckpt.log()
     flowckpt("resume", "one").expect(0)

@@ -184,11 +184,13 @@ class DroppedResults:
         dropped: recorded results that are no longer part of the run.
         spare: results that steps may reuse when they are yielded, by path.
         waiting: the steps that the record shows as waiting, or as begun without a known end.
+        raised: the generators that have ended with an exception.
     """
 
     dropped: list[StepResult] = attrs.field(factory=list)
     spare: dict[str, StepResult] = attrs.field(factory=dict)
     waiting: set[str] = attrs.field(factory=set)
+    raised: set[Replay] = attrs.field(factory=set)
 
     def take_nested(self, path: str) -> list[StepResult]:
         """Take the spare results nested in a step."""
@@ -535,6 +537,7 @@ class Replay:
         return Finish(output)
 
     def _crash(self, error: BaseException) -> Command:
+        self.aside.raised.add(self)
         error = explain_mistake(error)
         if self._waiting and isinstance(error, Exception):
             if isinstance(error, StepFailedError) and error.path in self._ephemeral:

@@ -170,7 +170,9 @@ class Planning(PlannedSteps):
         self.replays.append(replay)
         end = await drive(replay, self)
         missed = (
-            find_missed(self.resumption.list_undecided(), [replay], replay.prefix) if isinstance(end, Finish) else ()
+            find_missed(self.resumption.list_undecided(), self.replays, replay.prefix)
+            if isinstance(end, Finish)
+            else ()
         )
         for each in missed:
             self.stop_at_doubt(each)

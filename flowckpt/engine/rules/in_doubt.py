@@ -118,16 +118,21 @@ def find_missed(
 ) -> list[str]:
     """Return the steps that may have been done and that the code did not yield before a step, as it did when they started.
 
+    A generator that has raised yields no more steps; if one around it yields or returns, that failure was handled.
+
     Args:
         doubts: the at-most-once steps that may have been done, each with its function.
         replays: the generators of the run.
         path: the step, or the prefix of a generator that has ended.
         function: the function of the step, which may be the same step under another name; None for a generator.
     """
+    place = path[: path.rfind("/") + 1]
     return [
         each
         for replay in replays
-        if path.startswith(replay.prefix)
+        if replay.prefix == place
+        or (replay in replay.aside.raised and replay.prefix.startswith(place))
+        or (function is not None and place.startswith(replay.prefix))
         for each in replay.list_unreached(doubts)
         if each != path and (function is None or doubts[each].partition(":")[2] == function.partition(":")[2])
     ]

@@ -106,8 +106,7 @@ class Scope:
         end, run = self._command, self.context
         assert isinstance(end, Finish | Crash)
         if isinstance(end, Finish) and (doubts := run.recorder.list_doubts()):
-            missed = find_missed(doubts, [self.replay], self.replay.prefix)
-            attempts.in_doubt.refuse_missed(run, missed)
+            attempts.in_doubt.refuse_missed(run, find_missed(doubts, run.generators, self.replay.prefix))
         return end
 
     async def _drive(self) -> None:
