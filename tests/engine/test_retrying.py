@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import functools
+import io
 import signal
 from collections.abc import Callable, Generator
 from typing import Any
@@ -286,3 +289,67 @@ def test_a_stop_while_a_try_fails_leaves_the_other_tries_to_the_resume(needed: i
     assert (stop.value.result.status, calls) == ("suspended", ["booked", needed])
     assert engine.resume_sync(rooms, workflow_id="run").output == end
     assert calls == ["booked", *[needed] * (1 + min(needed, 3))]
+
+
+class Lines:
+    def __init__(self):
+        self.rest = iter(["a", "b"])
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self.rest)
+
+
+class Consumer(Lines):
+    def commit(self):
+        """A client: its next message is not the rest of something."""
+
+
+class Output(io.StringIO):
+    def readable(self):
+        return False
+
+
+USED = {
+    "in a dictionary": lambda: {"rows": [iter(["a", "b"])]},
+    "of the csv module": lambda: csv.reader(["a", "b"]),
+    "of the program": Lines,
+    "a file": lambda: io.StringIO("a\nb\n"),
+    "a file that the step closes": lambda: io.StringIO("a\nb\n"),
+    "a client": Consumer,
+    "a file for writing": Output,
+}
+
+
+@pytest.mark.parametrize("partly", [True, False])
+@pytest.mark.parametrize("kind", USED)
+def test_another_try_never_gets_only_the_rest_of_an_iterator(kind, partly):
+    failures = [ConnectionError("once")]
+
+    def read(rows):
+        rows = rows["rows"][0] if isinstance(rows, dict) else rows
+        got = [] if kind == "a file for writing" else [str(next(rows))] if partly else [str(each) for each in rows]
+        if kind == "a file that the step closes":
+            rows.close()
+        if failures:
+            raise failures.pop()
+        return got
+
+    @workflow("reading")
+    def reading(is_partial: bool):
+        value = USED[kind]()
+        made = step("read").python(functools.partial(read, value)) if is_partial else step("read").python(read, value)
+        return (yield made.retry(3))
+
+    for is_partial in (False, True):
+        failures[:] = []
+        clean = WorkflowEngine(MemoryCheckpointStore()).run_sync(reading, is_partial=is_partial)
+        failures[:] = [ConnectionError("once")]
+        again = WorkflowEngine(MemoryCheckpointStore()).run_sync(reading, is_partial=is_partial)
+        if kind in {"a client", "a file for writing"}:
+            assert again.status == "completed", again.error
+        else:
+            assert clean.status == "completed" and again.status == "failed"
+            assert "is an iterator, and the try has used up a part of it. Pass a list" in again.failure.traceback

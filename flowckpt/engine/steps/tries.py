@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
+from functools import partial
+from io import IOBase
 from typing import Any
 
 import attrs
@@ -12,6 +15,7 @@ import attrs
 from flowckpt.core.dsl import PythonAction
 from flowckpt.core.identity.values import value_parts
 from flowckpt.core.records.wait import Wait, WaitKind
+from flowckpt.core.system.copies import IMMUTABLE
 from flowckpt.core.system.declared import type_name
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.in_doubt import Resolution, resolve_retry, undo_earlier
@@ -29,6 +33,46 @@ from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.errors import is_one_of, kind_of, read_retry_after, text_of
 from flowckpt.execution.python import await_interruptibly
 from flowckpt.execution.runner import Outcome, StepRunner
+
+# What a try has used up.
+
+_OF_GENERATORS = frozenset({"close", "send", "throw", "aclose", "asend", "athrow"})
+
+
+def find_used_iterator(action: PythonAction) -> type | None:
+    """Return the type of an iterator in the arguments of a call; None if there is none.
+
+    Args:
+        action: the call.
+    """
+    rest: list[Any] = [action.function, *action.args, *action.kwargs.values()]
+    seen: set[int] = set()
+    while rest:
+        value = rest.pop()
+        if type(value) in IMMUTABLE or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if issubclass(type(value), Iterator | AsyncIterator) and _has_only_rest(value):
+            return type(value)
+        if isinstance(value, partial):
+            rest += [value.func, *value.args, *value.keywords.values()]
+        elif isinstance(value, dict | list | tuple | set | deque):
+            rest += value.values() if isinstance(value, dict) else value
+    return None
+
+
+def _has_only_rest(value: Any) -> bool:
+    """Return whether an iterator that a try got continues where that try has stopped; a client or cursor does not."""
+    kind = type(value)
+    if not issubclass(kind, IOBase):
+        return all(
+            name.startswith("_") or name in _OF_GENERATORS or not callable(getattr(kind, name)) for name in dir(kind)
+        )
+    try:
+        return bool(value.readable() and value.tell() > 0)
+    except (OSError, ValueError):  # a text file in the middle of its lines, or a closed file
+        return True
+
 
 # A try whose output is emitted line by line while it runs.
 
@@ -211,17 +255,15 @@ class RetryLoop:
         return is_wanted and not self._has_used_iterator(error)
 
     def _has_used_iterator(self, error: BaseException) -> bool:
-        """Return whether an argument is an iterator of Python's own, of which another try would get only the rest."""
+        """Return whether an argument is or contains an iterator, of which another try would get only the rest."""
         action = self.call.action
-        values = (*action.args, *action.kwargs.values()) if isinstance(action, PythonAction) else ()
-        kinds = [type(value) for value in values if isinstance(value, Iterator)]
-        used = [type_name(kind) for kind in kinds if kind.__module__ in ("builtins", "itertools")]  # no file, no cursor
-        if used:
+        used = find_used_iterator(action) if isinstance(action, PythonAction) else None
+        if used is not None:
             error.add_note(
-                f"It was not tried again: its argument of type {used[0]} is an iterator, and the try has used up a part "
-                "of it. Pass a list, or create the iterator in the step."
+                f"It was not tried again: its argument of type {type_name(used)} is an iterator, and the try has used up a "
+                "part of it. Pass a list, or create the iterator in the step."
             )
-        return bool(used)
+        return used is not None
 
     def _is_in_time(self, error: BaseException, delay: float) -> bool:
         """Return whether another try would start before the deadline; True without a deadline."""
