@@ -178,7 +178,8 @@ class VerificationReport:
 # - An empty pack is not evidence. It is never verified.
 # - Without partial success every claim must hold; with it, `min_verified` of them, and at least one.
 # - A claim that could not be checked does not hold.
-# - Claims that are not checked again (transient ones, at a resume) do not count.
+# - Claims that are not checked again (transient ones, at a resume) count as they were when the step ended, if that is
+#   known; otherwise they do not count.
 # - Files of `.reads()` and `.writes()` must hold, whatever the policy of the other claims.
 
 
@@ -189,8 +190,16 @@ def required_count(pack: EvidencePack, counted: int) -> int:
     return max(1, min(pack.min_verified, counted))
 
 
-def decide(pack: EvidencePack, answers: Sequence[VerdictStatus]) -> tuple[PackOutcome, str]:
-    """Return the answer to a pack, and why."""
+def decide(
+    pack: EvidencePack, answers: Sequence[VerdictStatus], *, transient_held: int | None = None
+) -> tuple[PackOutcome, str]:
+    """Return the answer to a pack, and why.
+
+    Args:
+        pack: the pack.
+        answers: the answers to its claims.
+        transient_held: how many of the claims that are not checked again held when the step ended, if that is known.
+    """
     if not answers:
         return PackOutcome.NO_EVIDENCE, "there is no evidence"
     roles = [claim.role for claim in pack]
@@ -200,6 +209,8 @@ def decide(pack: EvidencePack, answers: Sequence[VerdictStatus]) -> tuple[PackOu
     files = [answer for role, answer in pairs if role]
     others = [answer for role, answer in pairs if not role]
     minimum = required_count(pack, len(others)) if others else 0
+    if transient_held is not None and (pack.allow_partial or not pack.require_all):
+        minimum = max(0, required_count(pack, roles.count("")) - transient_held)
     verified, failed = others.count(VerdictStatus.VERIFIED), others.count(VerdictStatus.FAILED)
     held = files.count(VerdictStatus.VERIFIED)
     reason = f"{verified + held} of {len(pairs)} claims hold, {minimum + len(files)} required"
@@ -211,7 +222,9 @@ def decide(pack: EvidencePack, answers: Sequence[VerdictStatus]) -> tuple[PackOu
     return PackOutcome.FAILED, reason
 
 
-def make_report(pack: EvidencePack, verdicts: Sequence[Verdict]) -> VerificationReport:
-    """Return the report of a pack whose claims were answered."""
-    outcome, reason = decide(pack, [verdict.status for verdict in verdicts])
+def make_report(
+    pack: EvidencePack, verdicts: Sequence[Verdict], *, transient_held: int | None = None
+) -> VerificationReport:
+    """Return the report of a pack whose claims were answered; see `decide`."""
+    outcome, reason = decide(pack, [verdict.status for verdict in verdicts], transient_held=transient_held)
     return VerificationReport(outcome, tuple(verdicts), reason)

@@ -364,7 +364,8 @@ class EvidenceVerifier:
             verdicts = iter(await self._verify_at(claims, moment, facts))
             for index in indices:
                 pack = packs[index][0]
-                reports[index] = make_report(pack, [next(verdicts) for _ in pack])
+                answers = [next(verdicts) for _ in pack]
+                reports[index] = make_report(pack, answers, transient_held=facts.transient_held)
         return [reports[index] for index in range(len(packs))]
 
     async def verify_multiple(

@@ -314,8 +314,7 @@ def _list_recorded(result: StepResult) -> Iterable[Evidence]:
 
 def read_facts(result: StepResult) -> evidence.StepFacts:
     """Return what the record of a step says about its end."""
-    code = (result.evidence or {}).get("exit_code")
-    return evidence.StepFacts(exit_code=code if type(code) is int else None)
+    return evidence.StepFacts.from_record(result.evidence or {})
 
 
 def _trim_verdict(document: dict[str, Any]) -> dict[str, Any]:

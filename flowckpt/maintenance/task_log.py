@@ -21,6 +21,7 @@ from flowckpt.core.records.listing import MANAGER, is_task
 from flowckpt.core.records.result import decode_held
 from flowckpt.core.system.ids import why_invalid_run_id
 from flowckpt.errors import CheckpointNotFoundError, ForeignRecordError, SettingError, UnsupportedSchemaError
+from flowckpt.evidence.checks.base import StepFacts
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import PackOutcome
 from flowckpt.stores.base import StoreBase
@@ -309,6 +310,11 @@ class CommittedStep:
         """The exit code of the command that it ran; None if it ran none."""
         code = (self._evidence or {}).get("exit_code")
         return code if type(code) is int else None
+
+    @property
+    def facts(self) -> StepFacts:
+        """What is recorded about its end, for a check of its claims."""
+        return StepFacts.from_record(self._evidence or {})
 
     @property
     def has_claims(self) -> bool:

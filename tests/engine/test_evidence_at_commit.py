@@ -443,6 +443,28 @@ def test_a_transient_claim_must_hold_when_the_step_ends_and_is_never_asked_again
         assert (result.steps.restored, ran, asked) == (1, [1], [])
 
 
+@pytest.mark.parametrize("needed", [1, 2])
+@pytest.mark.parametrize("was_up", [True, False])
+def test_a_transient_claim_of_a_partial_pack_counts_as_it_did_when_the_step_ended(
+    needed: int, was_up: bool, tmp_path: Path, reopen: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made").touch()
+    others = [artifact_exists("never"), artifact_exists("made"), artifact_exists("never 2")]
+    made = step("a").python(note, 1).evidence(predicate(is_up).transient(), *others, min_verified=needed).checkpoint()
+    world["up"] = was_up
+    holds = was_up + 1 >= needed
+    assert run(made, reopen()).status == ("completed" if holds else "failed")
+    if not holds:
+        return
+    world["up"] = False
+    engine = WorkflowEngine(reopen())
+    assert engine.resume_sync(one(made), workflow_id="run").steps.restored == 1
+    (tmp_path / "made").unlink()
+    engine.resume_sync(one(made), workflow_id="run")
+    assert ran == [1] if was_up and needed == 1 else ran == [1, 1]
+
+
 def test_the_claims_of_an_ephemeral_step_are_checked_each_time_it_is_run_and_recorded_nowhere(
     reopen: Callable[[], Any],
 ) -> None:

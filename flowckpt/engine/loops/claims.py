@@ -19,7 +19,6 @@ from flowckpt.core.records import PartialState
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.ids import new_token
 from flowckpt.errors import EvidenceCaptureError, EvidenceError, SettingError, StaleStepError
-from flowckpt.evidence.checks.base import StepFacts
 from flowckpt.evidence.claims import EvidencePack, State
 from flowckpt.evidence.report import Moment, PackOutcome, VerificationReport
 from flowckpt.evidence.verifier import EvidenceVerifier
@@ -122,7 +121,7 @@ class TaskClaims:
 
     async def verify_results(self, log: TaskLog, steps: Sequence[CommittedStep]) -> list[VerificationReport]:
         """Check the recorded claims of many steps now, in one call."""
-        packs = [(step.evidence_pack, StepFacts(step.exit_code)) for step in steps]
+        packs = [(step.evidence_pack, step.facts) for step in steps]
         return await self._make_verifier(log).verify_packs(packs, moment=Moment.RESUME)
 
     async def refuse_stale(self, log: TaskLog, index: int) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import attrs
 
+from flowckpt.core.records.checkpoint import recorded_claims
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.declared import is_unicode
 from flowckpt.core.system.secret import HIDDEN
@@ -108,9 +109,23 @@ class StepFacts:
 
     Attributes:
         exit_code: the exit code of the step's command, now or as recorded; None if it ran none.
+        transient_held: how many transient claims held when the step ended; None if that is not known.
     """
 
     exit_code: int | None = None
+    transient_held: int | None = None
+
+    @classmethod
+    def from_record(cls, document: Mapping[str, Any]) -> StepFacts:
+        """Return the facts that the record of a step's claims has.
+
+        Args:
+            document: the record.
+        """
+        code, claims = document.get("exit_code"), recorded_claims(document)
+        transient = [verdict for claim, verdict in claims if isinstance(claim, Mapping) and claim.get("transient")]
+        held = sum(verdict.get("status") == "verified" for verdict in transient)
+        return cls(code if type(code) is int else None, held if any(transient) else None)
 
 
 @attrs.frozen
