@@ -82,6 +82,21 @@ def test_outputs_get_the_types_of_their_steps(orders):
     assert orders("resume", "three", "--json").expect(0).document["steps"]["executed"] == 0
 
 
+def test_times_ids_and_numbers_of_a_fork_have_the_types_of_the_original(flowckpt, tmp_path):
+    (tmp_path / "world.py").write_text(
+        "from flowckpt import now, random, step, uuid, workflow\n"
+        "def kinds(*values): return [type(value).__name__ for value in values]\n"
+        "@workflow\ndef flow():\n    values = [(yield now()), (yield uuid()), (yield random())]\n"
+        "    return (yield step('kinds').python(kinds, *values))\n"
+    )
+    clean = flowckpt("run", "world.py", "--id", "one", "--json").expect(0).document["output"]
+    times, ids = 'now="2026-01-01T00:00:00Z"', 'uuid="00000000-0000-0000-0000-000000000005"'
+    flowckpt("fork", "one", "--id", "two", "--set", times, "--set", ids, "--set", "random=1").expect(0)
+    assert flowckpt("resume", "two", "--json").expect(0).document["output"] == clean == ["datetime", "UUID", "float"]
+    refused = flowckpt("fork", "one", "--id", "three", "--set", 'now="tomorrow"')
+    assert refused.code == 2 and "'now'" in refused.err
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

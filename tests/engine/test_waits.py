@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import attrs
 import pytest
@@ -1355,3 +1356,47 @@ def test_a_modifier_that_makes_no_sense_with_a_wait_is_refused(modifier, is_firs
 def test_a_number_of_seconds_to_stay_that_cannot_be_is_refused(stay):
     with pytest.raises(InputError, match="stay="):
         RunOptions(stay=stay)
+
+
+@attrs.frozen
+class Parcel:
+    n: int
+
+
+@dataclasses.dataclass
+class Line:
+    n: int
+
+
+class Pair(NamedTuple):
+    n: int
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Parcel, Parcel(7)),
+        (Line, Line(7)),
+        (Pair, Pair(7)),
+        (Pair | None, Pair(7)),
+        (list[Parcel], [Parcel(7)]),
+        (dict[str, Line], {"a": Line(7)}),
+        (list[Pair], [Pair(7)]),
+        (tuple[Pair, Parcel], (Pair(1), Parcel(2))),
+    ],
+)
+def test_a_typed_wait_takes_the_values_that_its_type_names(kind: Any, value: Any, is_early: bool) -> None:
+    @workflow("typed")
+    def typed() -> Generator[Any, Any, Any]:
+        if is_early:
+            yield step("first").wait("first")
+        return (yield step("order").wait("order", type=kind))
+
+    engine = WorkflowEngine(MemoryCheckpointStore())
+    engine.run_sync(typed, workflow_id="one")
+    in_sync(engine).signal("one", "order", value)
+    if is_early:
+        in_sync(engine).signal("one", "first")
+    assert engine.resume_sync(typed, workflow_id="one").unwrap() == value
+    assert engine.resume_sync(typed, workflow_id="one").unwrap() == value

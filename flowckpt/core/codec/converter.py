@@ -57,8 +57,11 @@ class _Converter(Converter):
         return super().gen_unstructure_attrs_fromdict(cl)
 
     def gen_structure_attrs_fromdict(self, cl: Any) -> Structure:
-        resolve_fields(typing.get_origin(cl) or cl)
-        return super().gen_structure_attrs_fromdict(cl)
+        kind = typing.get_origin(cl) or cl
+        resolve_fields(kind)
+        build = super().gen_structure_attrs_fromdict(cl)
+        # A signal has values with their types: its sender did not know the annotation.
+        return lambda plain, into: plain if isinstance(plain, kind) else build(plain, into)
 
 
 @functools.cache
@@ -300,4 +303,10 @@ def _named_tuple_unstructurer(cls: Any, made: Converter) -> Unstructure:
 
 def _named_tuple_structurer(cls: Any, made: Converter) -> Structure:
     hints = typing.get_type_hints(cls)
-    return lambda plain, _: cls(**{name: made.structure(item, hints.get(name, Any)) for name, item in plain.items()})
+
+    def structure(plain: Any, _: Any) -> Any:
+        if isinstance(plain, cls):
+            return plain
+        return cls(**{name: made.structure(item, hints.get(name, Any)) for name, item in plain.items()})
+
+    return structure

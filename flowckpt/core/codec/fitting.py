@@ -102,6 +102,8 @@ def _find_class_misfit(plain: Any, cls: type, arguments: tuple[Any, ...], bare: 
 
 def _find_field_misfit(plain: Any, cls: Any, bare: Any, place: str) -> str:
     fields = _field_types(cls)
+    if cls.__module__ == _DESCRIBED and (own := _field_types(type(plain))) is not None:
+        plain = {name: getattr(plain, name) for name in own}
     if fields is None or type(plain) is not dict:
         return _misfit_message(plain, bare, place)
     if typing.is_typeddict(cls):
@@ -172,6 +174,8 @@ _DESCRIBED_LISTS = {
     collections.abc.Collection,
     collections.abc.Iterable,
 }
+_DESCRIBED = "builtins"
+"""The module of the classes that a description makes, so that messages name them as they are."""
 _DESCRIBED_MAPPINGS = {dict, collections.abc.Mapping}
 
 
@@ -256,5 +260,5 @@ def _make_typed_dict(name: str, fields: dict[str, Json], needed: list[str]) -> A
     make: Any = typing.TypedDict
     kinds: dict[bool, Any] = {True: typing.Required, False: typing.NotRequired}
     made = make(name, {each: kinds[each in needed][parse_description(told)] for each, told in fields.items()})
-    made.__module__ = "builtins"  # it is named as it is
+    made.__module__ = _DESCRIBED
     return made

@@ -25,6 +25,8 @@ class WorldAction(Action):
     refused: ClassVar[frozenset[str]] = frozenset(
         {"at_most_once", "ephemeral", "secret", "on", "cache", "reads", "writes"}  # its purpose is to be recorded
     )
+    answers: ClassVar[Any] = Any
+    """The type of its values, which are recorded with their type."""
 
 
 @attrs.frozen
@@ -32,6 +34,7 @@ class NowAction(WorldAction):
     """Read the clock."""
 
     step_type: ClassVar[str] = "now"
+    answers: ClassVar[Any] = datetime
 
 
 @attrs.frozen
@@ -39,6 +42,7 @@ class UuidAction(WorldAction):
     """Make a UUID."""
 
     step_type: ClassVar[str] = "uuid"
+    answers: ClassVar[Any] = UUID
 
 
 @attrs.frozen
@@ -46,6 +50,7 @@ class RandomAction(WorldAction):
     """Draw a random number."""
 
     step_type: ClassVar[str] = "random"
+    answers: ClassVar[Any] = float
 
 
 @attrs.frozen
@@ -53,6 +58,7 @@ class PatchAction(WorldAction):
     """Ask whether the run takes a new branch of the code."""
 
     step_type: ClassVar[str] = "patched"
+    answers: ClassVar[Any] = bool
     is_patch: ClassVar[bool] = True
 
 

@@ -17,6 +17,7 @@ from flowckpt.core import codec
 from flowckpt.core.codec.blob import Blob, Recorded, plain_tree
 from flowckpt.core.codec.results import append_result, as_view
 from flowckpt.core.dsl import Step, Workflow
+from flowckpt.core.dsl.world import WorldAction
 from flowckpt.core.identity import inputs_hash
 from flowckpt.core.identity.call import identify
 from flowckpt.core.identity.secrets import KnownSecrets, refuse_secrets
@@ -137,7 +138,8 @@ class _AllFoundError(Exception):
 def _edit_result(step: Step[Any], result: StepResult, edit: Edit, secrets: KnownSecrets) -> tuple[StepResult, Any]:
     action = step.action
     annotation, call = output_annotation(action), identify(action, secrets, step.modifiers.version)
-    tree = codec.encode(edit(annotation), annotation, place=f"{result.path}: output")
+    value = edit(action.answers if isinstance(action, WorldAction) else annotation)
+    tree = codec.encode(value, annotation, place=f"{result.path}: output")
     refuse_secrets(tree, secrets, f"{result.path}: output")
     made = attrs.evolve(
         result,
