@@ -20,8 +20,12 @@ from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from flowckpt import execution
-from flowckpt.core.dsl import PythonAction
+from flowckpt.core import dsl
+from flowckpt.core.dsl import PythonAction, Step
+from flowckpt.core.dsl.checks import undo_parameters
 from flowckpt.core.dsl.step import Action
 from flowckpt.core.system.blocking import allow_blocking, forget_allowance
 from flowckpt.core.system.copies import Copier
@@ -42,6 +46,24 @@ def copy_arguments(action: PythonAction) -> PythonAction:
     function, args = copier.copy_function(action.function), tuple(map(copier.copy_whole, action.args))
     kwargs = {name: copier.copy_whole(value) for name, value in action.kwargs.items()}
     return PythonAction(function, args, kwargs)
+
+
+def keep_arguments(step: Step[Any]) -> Step[Any]:
+    """Return a step with copies of the arguments that its compensation gets, because the workflow may change them later.
+
+    Args:
+        step: a step with a compensation, before its workflow has gone on.
+    """
+    action, undo = step.action, step.modifiers.rollback
+    if undo is None or not undo_parameters(undo):
+        return step
+    if isinstance(action, PythonAction):
+        return type(step)(step.name, step.modifiers, copy_arguments(action))
+    if not isinstance(action, dsl.composites.WorkflowAction | dsl.composites.StartAction):
+        return step
+    copier = Copier()
+    inputs = {name: copier.copy_whole(value) for name, value in action.inputs.items()}
+    return type(step)(step.name, step.modifiers, attrs.evolve(action, inputs=inputs))
 
 
 async def run_python(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Callable, Generator
 from typing import Any
 
+import attrs
 import pytest
 
 from flowckpt import MemoryCheckpointStore, RunOptions, Secret, WorkflowEngine, in_sync, parallel, step, workflow
@@ -269,3 +272,109 @@ def test_a_final_failure_that_is_handled_ends_nothing(reopen: Callable[[], Any])
     engine = WorkflowEngine(reopen())
     in_sync(engine).signal("run", "go")
     assert engine.resume_sync(handles, workflow_id="run").output == "done"
+
+
+# --- arguments that the workflow changes in place after the step ------------------------------------------------------
+
+
+@attrs.define
+class Order:
+    items: list[str]
+
+
+def book(order: Any) -> str:
+    return "receipt"
+
+
+def cancel(receipt: str, order: Any) -> None:
+    undone.append(copy.deepcopy(order))
+    (order.items if isinstance(order, Order) else order).append("changed by the compensation")
+
+
+def raise_error(order: Any) -> None:
+    raise OSError("no truck")
+
+
+@workflow
+def booked(order: Any) -> Generator[Any, Any, None]:
+    return (yield step("book").python(book, order))
+
+
+def end_of(order: Any, how: str) -> Generator[Any, Any, None]:
+    if how != "fails":
+        yield step("ask").wait(how)
+    yield step("ship").python(raise_error, order)
+
+
+@workflow
+def one_by_one(how: str, in_place: bool) -> Generator[Any, Any, None]:
+    done: list[int] = []
+    for seat in range(3):
+        yield step("book").python(book, done).rollback(cancel).checkpoint()
+        done = done if in_place else [*done]
+        done.append(seat)
+    yield from end_of(done, how)
+
+
+@workflow
+def of_a_class(how: str, in_place: bool) -> Generator[Any, Any, None]:
+    order = Order(["tea"])
+    yield step("book").python(functools.partial(book, order=order)).rollback(cancel).checkpoint()
+    order = order if in_place else copy.deepcopy(order)
+    order.items.append("receipt")
+    yield from end_of(order, how)
+
+
+@workflow
+def of_a_map(how: str, in_place: bool) -> Generator[Any, Any, None]:
+    orders = [["tea"], ["milk"]]
+    yield step("all").map(book, orders, concurrency=1).rollback(cancel).checkpoint()
+    orders = orders if in_place else copy.deepcopy(orders)
+    orders[0].append("receipt")
+    yield from end_of(orders, how)
+
+
+@workflow
+def of_a_child(how: str, in_place: bool) -> Generator[Any, Any, None]:
+    order = ["tea"]
+    yield step("child").workflow(booked, order=order).rollback(cancel).checkpoint()
+    order = order if in_place else copy.deepcopy(order)
+    order.append("receipt")
+    yield from end_of(order, how)
+
+
+@workflow
+def shared(how: str, in_place: bool) -> Generator[Any, Any, None]:
+    order = ["tea"]
+    yield step("one").python(book, order).rollback(cancel).checkpoint()
+    yield step("two").python(book, order if in_place else ["tea"]).rollback(cancel)
+    yield from end_of(order, how)
+
+
+@workflow
+def of_a_loser(how: str, in_place: bool) -> Generator[Any, Any, None]:
+    inner = step("slow").workflow(of_a_class, how="never", in_place=in_place)
+    yield parallel(inner, step("fast").wait("fast"), min_success=1)
+    yield from end_of([], how)
+
+
+@pytest.mark.parametrize("end", ["fails", "is resumed and fails", "is cancelled"])
+@pytest.mark.parametrize(
+    "flow", [one_by_one, of_a_class, of_a_map, of_a_child, shared, of_a_loser], ids=lambda w: w.name
+)
+def test_a_compensation_gets_an_argument_as_the_step_had_it(flow: Any, end: str) -> None:
+    found = []
+    for in_place in (False, True):
+        undone.clear()
+        engine = WorkflowEngine(store := MemoryCheckpointStore())
+        engine.run_sync(flow, workflow_id="run", how="fails" if end == "fails" else "go", in_place=in_place)
+        if flow is of_a_loser:
+            in_sync(engine).signal("run", "fast")
+            engine.resume_sync(flow, workflow_id="run")
+        if end == "is resumed and fails":
+            in_sync(engine).signal("run", "go")
+            assert WorkflowEngine(store).resume_sync(flow, workflow_id="run").status == "failed"
+        elif end == "is cancelled":
+            in_sync(WorkflowEngine(store)).cancel("run", workflow=flow)
+        found.append([*undone])
+    assert found[1] == found[0] != []

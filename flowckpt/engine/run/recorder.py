@@ -29,6 +29,7 @@ from flowckpt.engine.values.superseded import LEAVES_EARLIER, STARTED_ONCE, Supe
 from flowckpt.engine.values.waits import Waits
 from flowckpt.errors import FlowckptError, StepFailedError
 from flowckpt.execution.current_step import StepCall
+from flowckpt.execution.python import keep_arguments
 from flowckpt.execution.runner import Outcome
 
 _log = logging.getLogger("flowckpt")
@@ -248,7 +249,7 @@ class Recorder:
                 return
             if failure is None and modifiers.rollback is not None and not action.modifies_members:
                 marks = (*marks, UNDOABLE)
-                self.undo.undoable[path] = step
+                self.undo.undoable[path] = keep_arguments(step)
         fields = {  # only those that differ from their defaults
             "name": step.name,
             "step_type": action.step_type,
@@ -289,7 +290,7 @@ class Recorder:
     def _replace_superseded(self, step: Step[Any], path: str, *, has_failed: bool) -> None:
         """Forget the earlier result of a step that ran again, unless its effect is still there and can be undone."""
         if has_failed and self.superseded.is_only_undoable(path):
-            self.undo.undoable[path] = step
+            self.undo.undoable[path] = keep_arguments(step)
         else:
             self.forget_superseded(path)
 

@@ -12,6 +12,7 @@ from flowckpt.core.dsl.checks import undo_parameters
 from flowckpt.core.identity.call import CallIdentity, argument_differences, identify
 from flowckpt.core.records import Reason, StepError, StepResult
 from flowckpt.core.records.result import result_of
+from flowckpt.core.system.copies import Copier
 from flowckpt.engine.rules.paths import ROLLBACK, UNDOABLE, find_left_to_undo, undo_path
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.notify import events
@@ -155,8 +156,9 @@ async def _call_compensation(run: RunContext, result: StepResult) -> None:
     call.generation = run.generation
     try:
         named = undo_parameters(undo)
-        arguments = step.action.arguments() if named else {}
-        await run.runner.call(undo, (restore_value(step, result),), {name: arguments[name] for name in named}, call)
+        arguments, copier = (step.action.arguments() if named else {}), Copier()  # it may be called again
+        given = {name: copier.copy_whole(arguments[name]) for name in named}
+        await run.runner.call(undo, (restore_value(step, result),), given, call)
     except PlanStopped as stop:
         raise NotUndoableError.of_step(
             workflow_id, name, path, f"its compensation uses the output of {stop.args[0]!r}, which was not run"

@@ -25,6 +25,7 @@ from flowckpt.engine.steps.run_step import emit_end, restore_step, run_step
 from flowckpt.engine.values.failures import read_answer, read_fan_out
 from flowckpt.events import StepStarted
 from flowckpt.execution.current_step import StepCall
+from flowckpt.execution.python import keep_arguments
 from flowckpt.execution.runner import Outcome
 
 
@@ -182,7 +183,7 @@ class _Undoables:
 
     def _note(self, step: Step[Any], result: StepResult) -> None:
         if result.success and step.modifiers.rollback is not None:
-            self.context.recorder.undo.undoable[result.path] = step
+            self.context.recorder.undo.undoable[result.path] = keep_arguments(step)
 
 
 @attrs.define(eq=False, repr=False)

@@ -58,6 +58,7 @@ from flowckpt.errors import DecodingError, FlowckptError, StepFailedError
 from flowckpt.execution.claims import CommittedClaims, is_open
 from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.errors import record_error
+from flowckpt.execution.python import keep_arguments
 from flowckpt.execution.runner import Outcome, output_annotation
 
 if TYPE_CHECKING:
@@ -306,7 +307,7 @@ async def note_restored(run: RunContext, step: Step[Any], result: StepResult, *,
     if is_spare:
         run.recorder.restore(result)
     if step.modifiers.rollback is not None and result.success and not step.action.modifies_members:
-        run.recorder.undo.undoable[result.path] = step
+        run.recorder.undo.undoable[result.path] = keep_arguments(step)
     if run.notifier.emit is not None:
         fields = result.path, result.success, result.duration_ms, step.action.step_type
         await run.notifier.emit(events.StepRestored(run.workflow_id, *fields))

@@ -58,6 +58,7 @@ from flowckpt.errors import (
     RunUndoneError,
     StepFailedError,
 )
+from flowckpt.execution.python import keep_arguments
 
 
 @attrs.frozen
@@ -264,7 +265,7 @@ class UndoSearch(DryResponder):
             if moved := find_moved_argument(step, result, self.secrets):
                 self.unreadable[path] = moved
                 return answer
-            self.undoable[path] = step
+            self.undoable[path] = keep_arguments(step)
         return answer
 
     async def _note_found(self, step: Step[Any], result: StepResult) -> None:
