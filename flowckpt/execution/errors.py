@@ -30,13 +30,17 @@ class RemoteError(Exception):
         recorded: the record of the exception.
         is_exception: whether it was an `Exception`, and not for example a `SystemExit`.
         retry_after: the seconds that it asked to wait before another try.
+        is_wanted: whether a function of `.retry(on=…)`, asked by the worker, wants another try; None if it was not asked.
     """
 
-    def __init__(self, recorded: StepError, *, is_exception: bool, retry_after: float = 0.0) -> None:
+    def __init__(
+        self, recorded: StepError, *, is_exception: bool, retry_after: float = 0.0, is_wanted: bool | None = None
+    ) -> None:
         super().__init__(recorded.message)
         self.recorded = recorded
         self.is_exception = is_exception
         self.retry_after = retry_after
+        self.is_wanted = is_wanted
 
 
 def record_error(
@@ -58,7 +62,8 @@ def record_error(
     """
     if isinstance(error, RemoteError):
         recorded = error.recorded
-        message, trace = secrets.redact(recorded.message), _shorten(secrets.redact(recorded.traceback))
+        trace = "\n".join([recorded.traceback.rstrip(), *getattr(error, "__notes__", ())])
+        message, trace = secrets.redact(recorded.message), _shorten(secrets.redact(trace))
         remedy = secrets.redact(recorded.remedy)
         return attrs.evolve(recorded, message=message, traceback=trace, path=path, tries=tries, remedy=remedy)
     if isinstance(error, StepFailedError):

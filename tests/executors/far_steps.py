@@ -333,3 +333,30 @@ def ask_for_ever(began: str) -> bytes:
 
 def threads_that_carry() -> int:
     return sum(each.name == "flowckpt-uplink" for each in threading.enumerate())
+
+
+class HttpError(Exception):
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+def is_overload(error: BaseException) -> bool:
+    return isinstance(error, HttpError) and error.status == 503
+
+
+def is_refused(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno == 111
+
+
+def has_no_answer(error: BaseException) -> bool:
+    raise LookupError("no rule for it")
+
+
+def get_page(tries: str, status: int) -> str:
+    """Fail twice: with an error of the program, or with a built-in one."""
+    with open(tries, "a") as file:
+        file.write("x")
+    if Path(tries).stat().st_size < 3:
+        raise HttpError(status) if status else OSError(111, "refused")
+    return "page"

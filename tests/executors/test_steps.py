@@ -392,6 +392,32 @@ def test_a_pool_that_was_given_whole_and_is_broken_is_told_with_the_remedy(tmp_p
 # --- time limits and stops -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("status", "on"),
+    [
+        (503, far_steps.is_overload),
+        (404, far_steps.is_overload),
+        (0, far_steps.is_refused),
+        (503, (KeyError, far_steps.is_refused, far_steps.is_overload)),
+        (503, far_steps.has_no_answer),
+    ],
+)
+def test_a_function_decides_about_a_retry_in_every_place_alike(tmp_path, status, on):
+    ends = {}
+    for place in ("engine", "thread", "process"):
+        log = tmp_path / place
+        result = ran(step("get").python(far_steps.get_page, str(log), status).retry(5, on=on).on(place))
+        notes = "" if result.failure is None else result.failure.traceback
+        ends[place] = result.status, result.output, log.stat().st_size, "has_no_answer of .retry(on=…) raised" in notes
+    assert ends["process"] == ends["thread"] == ends["engine"]
+    assert ends["engine"][2] == (1 if status == 404 or on is far_steps.has_no_answer else 3)
+
+
+def test_a_function_that_no_worker_can_import_is_named_as_not_asked(tmp_path):
+    made = step("get").python(far_steps.get_page, str(tmp_path / "log"), 503).retry(5, on=lambda error: True)
+    assert "were not asked: the worker cannot import them" in ran(made.on("process")).failure.traceback
+
+
 def test_a_step_out_of_time_is_ended_with_its_process(tmp_path, late):
     @workflow("spinning")
     def spinning():

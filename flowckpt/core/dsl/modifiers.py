@@ -333,6 +333,10 @@ class RetryPolicy(FieldEquality):
                 wait = self.max_delay
         return max(at_least, wait * (1 + self.jitter * (2 * random - 1)))
 
+    def only(self, *, functions: bool) -> RetryPolicy:
+        """Return the policy with only the functions of `on`, or only its classes."""
+        return attrs.evolve(self, on=tuple(each for each in self.on if isinstance(each, type) is not functions))
+
     def should_retry(
         self,
         error: BaseException,

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from flowckpt.core.dsl import PythonAction
+from flowckpt.core.dsl.modifiers import RetryPolicy
 from flowckpt.core.identity.values import value_parts
 from flowckpt.core.records.wait import Wait, WaitKind
 from flowckpt.core.system.copies import IMMUTABLE
@@ -30,7 +31,7 @@ from flowckpt.errors import (
     WorkerDiedError,
 )
 from flowckpt.execution.current_step import StepCall
-from flowckpt.execution.errors import is_one_of, kind_of, read_retry_after, text_of
+from flowckpt.execution.errors import RemoteError, is_one_of, kind_of, read_retry_after, text_of
 from flowckpt.execution.python import await_interruptibly
 from flowckpt.execution.runner import Outcome, StepRunner
 
@@ -251,8 +252,17 @@ class RetryLoop:
             return False
         if is_one_of(error, _NO_BETTER_NEXT_TIME):
             return False
-        is_wanted = retry.should_retry(error, matches=is_one_of, warn=lambda why: error.add_note(f"{why[:500]}."))
-        return is_wanted and not self._has_used_iterator(error)
+        return self._is_wanted(error, retry) and not self._has_used_iterator(error)
+
+    def _is_wanted(self, error: BaseException, retry: RetryPolicy) -> bool:
+        """Return whether `.retry(on=…)` wants another try; only the worker has the exception that its function raised."""
+        if not isinstance(error, RemoteError):
+            return retry.should_retry(error, warn=lambda why: error.add_note(f"{why[:500]}."))
+        if error.is_wanted is None and retry.only(functions=True).on:
+            error.add_note("The functions of .retry(on=…) were not asked: the worker cannot import them.")
+        return bool(error.is_wanted) or retry.only(functions=False).should_retry(
+            error, matches=is_one_of, warn=error.add_note
+        )
 
     def _has_used_iterator(self, error: BaseException) -> bool:
         """Return whether an argument is or contains an iterator, of which another try would get only the rest."""

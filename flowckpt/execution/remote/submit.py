@@ -347,7 +347,8 @@ class RunExecutor:
         if kind == DONE:
             return content
         if kind == FAILED:
-            raise RemoteError(content[0], is_exception=content[1], retry_after=content[2])
+            recorded, is_exception, delay, is_wanted = content
+            raise RemoteError(recorded, is_exception=is_exception, retry_after=delay, is_wanted=is_wanted)
         raise NotSendableError(
             call.path,
             executor=self.name,

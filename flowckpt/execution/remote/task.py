@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,6 +29,7 @@ import attrs
 
 from flowckpt.core import codec
 from flowckpt.core.codec.annotations import return_annotation
+from flowckpt.core.dsl.modifiers import RetryPolicy
 from flowckpt.core.dsl.step import PythonAction
 from flowckpt.core.records import StepError
 from flowckpt.core.system import external
@@ -112,7 +114,7 @@ def _load(name: str, file: str) -> ModuleType:
     return module
 
 
-FORM = 5
+FORM = 6
 """The version of the format of parcels and answers; both ends must have the same."""
 
 
@@ -142,14 +144,25 @@ def pack_task(
             calling = dump((function, action.args, dict(action.kwargs)))
         except Exception as error:
             raise _find_unsendable(action, call.path, executor, dump, error) from error
+        asking, retry = b"", call.modifiers.retry
+        if retry is not None and (functions := retry.only(functions=True)).on:
+            with suppress(Exception):  # a lambda: the failure will say that it was not asked
+                asking = dump(functions)
     known = (call.workflow_id, call.path, call.attempt, call.tries, dict(call.identity.arguments), call.generation)
-    return pickle.dumps((FORM, places, known, tuple(snapshot), calling))
+    return pickle.dumps((FORM, places, known, tuple(snapshot), calling, asking))
 
 
 def unpack_task(
     parcel: bytes, way: WayUp | None
-) -> tuple[CurrentStep, RemoteStepServices, Callable[[], tuple[Any, tuple[Any, ...], dict[str, Any]]]]:
-    """Return the step's view of itself, its services, and a function that unpickles its function and arguments.
+) -> tuple[
+    CurrentStep,
+    RemoteStepServices,
+    Callable[[], tuple[Any, tuple[Any, ...], dict[str, Any]]],
+    Callable[[], RetryPolicy | None],
+]:
+    """Return the step's view of itself, its services, and functions that unpickle its call and its retry policy.
+
+    The call is its function with its arguments; the policy has only the functions of `.retry(on=…)`, if there are any.
 
     Args:
         parcel: the bytes of `pack_task`.
@@ -161,11 +174,15 @@ def unpack_task(
     form, *rest = pickle.loads(parcel)  # noqa: S301 - the engine's own; the process that can send to a worker runs code there
     if form != FORM:
         raise ValueError(f"the engine sends steps in form {form}, and the flowckpt of this worker reads form {FORM}")
-    places, (run, path, attempt, tries, arguments, generation), fields, calling = rest
+    places, (run, path, attempt, tries, arguments, generation), fields, calling, asking = rest
     snapshot = StepSnapshot(*fields)
     services = RemoteStepServices(snapshot, way)
     current = CurrentStep(run, path, attempt, tries, arguments, services, snapshot.most_tries, None, generation)
-    return current, services, lambda: _Unpickler(io.BytesIO(calling), places).load()
+
+    def load(content: bytes) -> Any:
+        return _Unpickler(io.BytesIO(content), places).load() if content else None
+
+    return current, services, partial(load, calling), partial(load, asking)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -252,7 +269,7 @@ def work(parcel: bytes) -> bytes:
     """Do one try of a step and return its outcome as bytes."""
     path = ""
     try:
-        now, services, call = unpack_task(parcel, way_up.get())
+        now, services, call, load_policy = unpack_task(parcel, way_up.get())
         path = now.path
         function, args, kwargs = call()
     except AbandonedStepError:
@@ -271,8 +288,10 @@ def work(parcel: bytes) -> bytes:
         raise
     except BaseException as error:
         services.close()
+        is_wanted = _ask(load_policy, error)
         failure = _rename_script(record_error(error, path=path, tries=now.tries, is_whole=True))
-        content = attrs.asdict(failure), isinstance(error, Exception), read_retry_after(error, datetime.now(UTC))
+        delay = read_retry_after(error, datetime.now(UTC))
+        content = attrs.asdict(failure), isinstance(error, Exception), delay, is_wanted
         return pickle.dumps((FAILED, content, services.is_unheard, services.figures, services.published))
     finally:
         token.var.reset(token)
@@ -280,10 +299,20 @@ def work(parcel: bytes) -> bytes:
     return pickle.dumps((DONE, tree, services.is_unheard, services.figures, services.published))
 
 
+def _ask(load_policy: Callable[[], RetryPolicy | None], error: BaseException) -> bool | None:
+    """Return whether a function of `.retry(on=…)` wants another try; None if there is none that could be asked."""
+    try:
+        policy = load_policy()
+    except Exception:
+        return None
+    return None if policy is None else policy.should_retry(error, warn=lambda why: error.add_note(f"{why[:500]}."))
+
+
 def unpack_answer(answer: Any) -> tuple[str, Any, bool, Mapping[str, Any], Mapping[str, Any]]:
     """Unpack the bytes of `work`: kind, content, whether progress could not be sent, figures, and published values.
 
-    The content is a tree; or a `StepError`, whether it was an `Exception`, and the seconds to wait before another try.
+    The content is a tree; or a `StepError`, whether it was an `Exception`, the seconds to wait before another try, and
+    whether a function of `.retry(on=…)` wants one.
 
     Args:
         answer: the bytes.
@@ -296,9 +325,10 @@ def unpack_answer(answer: Any) -> tuple[str, Any, bool, Mapping[str, Any], Mappi
         raise ValueError(f"a worker answered with the figures {figures!r:.80}")
     published = dict(published)
     if kind == FAILED:
-        fields, is_exception, delay = content
+        fields, is_exception, delay, is_wanted = content
         fields["bases"], fields["causes"] = tuple(fields["bases"]), tuple(fields["causes"])
-        return kind, (StepError(**fields), is_exception, float(delay)), bool(is_unheard), figures, published
+        error = StepError(**fields), is_exception, float(delay), is_wanted
+        return kind, error, bool(is_unheard), figures, published
     if kind not in (DONE, UNREADABLE):
         raise ValueError(f"a worker answered with {kind!r:.80}")
     return kind, content, bool(is_unheard), figures, published
