@@ -112,7 +112,7 @@ class RunFiles:
             readers.discard(path)
 
     def _register(self, base: str, path: str, reads: Sequence[str], writes: Sequence[str]) -> None:
-        reading, writing = _normalize_paths(base, reads), _normalize_paths(base, writes)
+        reading, writing = _resolve_paths(base, reads), _resolve_paths(base, writes)
         for file, name in writing.items():
             if any(_overlap(file, each) for each in reading):
                 raise _files_error(path, f"it reads and writes {name}", "Write to another file than it reads.")
@@ -146,8 +146,10 @@ def _make_claim(verifier: EvidenceVerifier, path: str, role: str) -> Evidence:
     return make_file_claim(path, role, is_directory=Path(verifier.base_path, path).is_dir())
 
 
-def _normalize_paths(base: str, paths: Sequence[str]) -> dict[str, str]:
-    return {os.path.normpath(Path(base, each)): each for each in paths}
+def _resolve_paths(base: str, paths: Sequence[str]) -> dict[str, str]:
+    """Return the given paths by their places; one that leads through a link has two, as the link may be new."""
+    spelled = {os.path.normpath(Path(base, each)): each for each in paths}
+    return {**{os.path.realpath(file): each for file, each in spelled.items()}, **spelled}
 
 
 def _overlap(one: str, other: str) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, in_sync, parallel, step, workflow
-from flowckpt.errors import StaleStepError, StepDefinitionError, StepFailedError, StepInDoubtError
+from flowckpt.errors import StaleStepError, StepDefinitionError, StepFailedError, StepFilesError, StepInDoubtError
 
 ran: list[str] = []
 
@@ -108,6 +108,48 @@ def test_functions_get_the_arguments_and_directories_count_as_a_whole():
     assert Path("out/all").read_text() == "xy"
     Path("out/more").write_text("")
     assert reasons(one_engine, program)[0].startswith("evidence: out: digest recorded")
+
+
+def write(path: str, text: str) -> None:
+    Path(path).write_text(text)
+
+
+@pytest.mark.parametrize("place", ["run-1", "latest"])
+@pytest.mark.parametrize("first", ["writes", "reads", "reads the directory"])
+def test_a_file_is_the_same_through_a_link_to_its_directory(place, first, folder):
+    Path("run-1").mkdir()
+    Path("run-1/x").write_text("old")
+    Path("latest").symlink_to("run-1")
+    made = {
+        "writes": step("a").python(write, "run-1/x", "a").writes("run-1/x"),
+        "reads": step("a").python(len, "a").reads("run-1/x"),
+        "reads the directory": step("a").python(len, "a").reads(place),
+    }[first]
+
+    @workflow("w")
+    def program():
+        yield made
+        yield (
+            step("b")
+            .python(write, f"{place}/x", "b")
+            .writes(f"{place}/x" if first != "reads the directory" else "run-1/x")
+        )
+
+    result = engine().run_sync(program, workflow_id="run")
+    assert result.error.failed_with(StepFilesError), result
+    assert Path("run-1/x").read_text() == ("a" if first == "writes" else "old")
+
+
+def test_a_linked_file_has_one_writer(folder):
+    Path("link.txt").symlink_to("b.txt")
+
+    @workflow("w")
+    def program():
+        yield step("a").python(write, "b.txt", "a").writes("b.txt")
+        yield step("b").python(write, "link.txt", "b").writes("link.txt")
+
+    result = engine().run_sync(program, workflow_id="run")
+    assert result.error.failed_with(StepFilesError) and Path("b.txt").read_text() == "a"
 
 
 def gather(folder: str) -> list[str]:
