@@ -128,7 +128,7 @@ class Owner(FieldEquality):
 
     Attributes:
         host: the machine's name.
-        boot_id: the machine's boot id, or empty if the system has none.
+        boot_id: the boot, the machine and the PID namespace, or empty if the system has no boot id.
         pid: the process id.
         start_time: when the process started, in the kernel's ticks; 0 if unknown.
         acquired_at: when it took the run.

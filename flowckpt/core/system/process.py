@@ -1,7 +1,8 @@
 """The identity of this process, and whether another process is still alive.
 
 Pids are reused, so a pid alone does not identify a process. The boot of the machine, the pid and the start time of the
-process together do (proc_pid_stat(5), field 22).
+process together do (proc_pid_stat(5), field 22), within one PID namespace (pid_namespaces(7)): two containers of a pod
+have one host name, and each has a process 1.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
@@ -22,7 +24,8 @@ class ProcessIdentity(FieldEquality):
 
     Attributes:
         host: the machine's name.
-        boot_id: the machine's boot id; empty if the system has none.
+        boot_id: the boot of the machine, a hash of the machine's id, and the PID namespace, unless it is that of the
+            whole machine; separated by slashes, without empty parts at the end. Empty if the system has no boot id.
         pid: the process id.
         start_time: when it started, in ticks since the boot; 0 if unknown.
     """
@@ -31,6 +34,12 @@ class ProcessIdentity(FieldEquality):
     boot_id: str
     pid: int
     start_time: int
+
+    @property
+    def system(self) -> tuple[str, str, str]:
+        """The boot, the machine and the PID namespace; each may be empty."""
+        boot, machine, namespace, *_ = (*self.boot_id.split("/"), "", "")
+        return boot, machine, namespace
 
 
 def current_process() -> ProcessIdentity:
@@ -44,15 +53,21 @@ _NO_PID = 1 << 31
 @lru_cache(maxsize=1)
 def _identity_of(pid: int, host: str) -> ProcessIdentity:
     """Return the identity of this process, cached: reading it takes 0.2 ms, three times a run."""
-    return ProcessIdentity(host, _boot_id(), pid, _start_time(pid))
+    return ProcessIdentity(host, system_id(), pid, _start_time(pid))
 
 
 def is_alive(process: ProcessIdentity) -> bool | None:
-    """Return whether a process is alive; None if that cannot be determined here, as on another machine."""
-    if process.host != os.uname().nodename:
+    """Return whether a process is alive; None if that cannot be determined here, as on another machine.
+
+    The name of a machine proves nothing: containers share one, and so do machines that nobody gave a name. So another
+    boot is a reboot only of the same machine.
+    """
+    here = current_process()
+    if process.host != here.host:
         return None
-    if process.boot_id != _boot_id():
-        return False
+    if process.boot_id != here.boot_id:
+        (boot, machine, _), (boot_here, machine_here, _) = process.system, here.system
+        return False if boot != boot_here and machine == machine_here != "" else None
     if type(process.pid) is not int or not 0 < process.pid < _NO_PID:  # not written by a process
         return False
     try:
@@ -98,10 +113,27 @@ def _handles(pid: int, number: int) -> bool:
     return bool(int(caught.strip(), 16) >> (number - 1) & 1)
 
 
-def _boot_id() -> str:
+_INITIAL = 0xEFFFFFFC
+"""The inode of the PID namespace of the whole machine (include/linux/proc_ns.h)."""
+
+
+def system_id() -> str:
+    """Return the `boot_id` of the processes that share the pids of this one; see `ProcessIdentity`."""
+    boot, machine = _read("/proc/sys/kernel/random/boot_id"), _read("/etc/machine-id")
+    if not boot:
+        return ""
+    if machine:  # machine-id(5): not to be shown
+        machine = sha256(f"flowckpt:{machine}".encode()).hexdigest()[:8]
+    namespace = _INITIAL
+    with suppress(OSError):
+        namespace = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - a file that is no file
+    return f"{boot}/{machine}/{'' if namespace == _INITIAL else namespace}".rstrip("/")
+
+
+def _read(file: str) -> str:
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
+        return Path(file).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
         return ""
 
 

@@ -79,7 +79,7 @@ class ProcessExists(Check):
             )
         if lives:
             return VERIFIED
-        if identity.boot_id != process._boot_id():
+        if identity.boot_id != process.system_id():
             return failed_outcome(f"process {pid} is gone: the machine was rebooted since")
         now = process._start_time(pid)
         return failed_outcome(f"process {pid} is gone" + ("; its number belongs to another process now" if now else ""))
@@ -90,7 +90,7 @@ class ProcessExists(Check):
             return claim
         given = claim.expected.get("pid")
         pid = os.getpid() if given is None else parse_whole_number(claim.expected, "pid", 1, _LARGEST_PID)
-        started, boot_id = process._start_time(pid), process._boot_id()
+        started, boot_id = process._start_time(pid), process.system_id()
         if not started or not boot_id:
             why = (
                 f"there is no process {pid}" if boot_id else "this system does not provide the start time of a process"
