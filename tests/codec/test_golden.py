@@ -19,7 +19,7 @@ from flowckpt.core.codec.results import as_view
 from flowckpt.core.records import Reason
 from flowckpt.core.records.checkpoint import SCHEMA_VERSION
 from flowckpt.core.records.listing import CheckpointRef
-from flowckpt.core.system.filesystem import PosixFileSystem
+from flowckpt.core.system.filesystem import Directory, PosixFileSystem
 from flowckpt.errors import DecodingError, UnsupportedSchemaError
 from flowckpt.stores import SqliteCheckpointStore
 from flowckpt.stores.file.claim import write_tombstone
@@ -187,10 +187,8 @@ async def test_a_tombstone_that_a_release_wrote_means_that_there_is_no_run(tmp_p
     store = FileCheckpointStore(written, clock=clock())
     await store.save(RUN, ATTEMPTS[1][0])
     store.close()
-    filesystem = PosixFileSystem()
-    directory = filesystem.open_root(str(written / "runs" / RUN))
-    write_tombstone(filesystem, directory, RUN, START)
-    filesystem.close(directory)
+    with Directory.at(PosixFileSystem(), str(written / "runs" / RUN)) as directory:
+        write_tombstone(directory, RUN, START)
     for name, content in run_files(written / "runs" / RUN).items():
         assert golden(version, f"cleared/{name}", content) == content, name
     cleared = file_store(tmp_path, version, "cleared")

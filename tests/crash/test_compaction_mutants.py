@@ -160,15 +160,15 @@ def no_sync_of_its_name(monkeypatch):
 def written_in_place(monkeypatch):
     """Write the pack under its name, line by line, where readers see the first half of it."""
 
-    def write(filesystem, directory, workflow_id, number, lines, *sealing):
-        file = filesystem.create(directory, segment_name(number))
+    def write(directory, workflow_id, number, lines, *sealing):
+        file = directory.create(segment_name(number))
         try:
             for place in range(len(lines)):
-                flowckpt.stores.file.compaction._write_lines(filesystem, file, lines[place : place + 1], None)
-            filesystem.sync(file)
+                flowckpt.stores.file.compaction._write_lines(directory.calls, file, lines[place : place + 1], None)
+            directory.calls.sync(file)
         finally:
-            filesystem.close(file)
-        filesystem.sync(directory)
+            directory.calls.close(file)
+        directory.sync()
 
     monkeypatch.setattr(flowckpt.stores.file.compaction, "_write_pack", write)
 
@@ -178,11 +178,11 @@ def no_look_behind_the_link(monkeypatch):
 
     original = flowckpt.stores.file.compaction._write_pack
 
-    def write(filesystem, directory, workflow_id, number, lines, *sealing):
+    def write(directory, workflow_id, number, lines, *sealing):
         numbers = flowckpt.stores.file.compaction.segment_numbers
         monkeypatch.setattr(flowckpt.stores.file.compaction, "segment_numbers", lambda names: [number])
         try:
-            original(filesystem, directory, workflow_id, number, lines, *sealing)
+            original(directory, workflow_id, number, lines, *sealing)
         finally:
             monkeypatch.setattr(flowckpt.stores.file.compaction, "segment_numbers", numbers)
 
@@ -194,12 +194,12 @@ def take_the_pack_back(monkeypatch):
     module = flowckpt.stores.file.compaction
     original = module._write_pack
 
-    def write(filesystem, directory, workflow_id, number, lines, *sealing):
+    def write(directory, workflow_id, number, lines, *sealing):
         try:
-            original(filesystem, directory, workflow_id, number, lines, *sealing)
+            original(directory, workflow_id, number, lines, *sealing)
         except FencedError as fenced:
             if fenced.newest_attempt != number:
-                filesystem.unlink(directory, segment_name(number))
+                directory.unlink(segment_name(number))
             raise
 
     monkeypatch.setattr(module, "_write_pack", write)
@@ -223,10 +223,10 @@ def read_before_the_claim(monkeypatch):
     module = flowckpt.stores.file.compaction
     original, read = module.load_attempts, {}
 
-    def load_attempts(filesystem, directory, workflow_id, seals, *, below=None):
+    def load_attempts(directory, workflow_id, seals, *, below=None):
         if below is None:
-            read[id(filesystem)] = original(filesystem, directory, workflow_id, seals)
-        return read[id(filesystem)]
+            read[id(directory.calls)] = original(directory, workflow_id, seals)
+        return read[id(directory.calls)]
 
     monkeypatch.setattr(module, "load_attempts", load_attempts)
 
@@ -260,9 +260,9 @@ def remove_before_the_pack(monkeypatch):
     module = flowckpt.stores.file.compaction
     write, remove = module._write_pack, module._remove_below
 
-    def write_late(filesystem, directory, workflow_id, number, lines, *sealing):
-        remove(filesystem, directory, number, number - 1)
-        write(filesystem, directory, workflow_id, number, lines, *sealing)
+    def write_late(directory, workflow_id, number, lines, *sealing):
+        remove(directory, number, number - 1)
+        write(directory, workflow_id, number, lines, *sealing)
 
     monkeypatch.setattr(module, "_write_pack", write_late)
 
@@ -273,10 +273,10 @@ def find_orphans_late(monkeypatch):
     original = module.open_orphans
 
     @contextlib.contextmanager
-    def open_orphans(filesystem, run, kept):
+    def open_orphans(run, kept):
         class Late:
             def remove(self):
-                with original(filesystem, run, kept) as orphans:
+                with original(run, kept) as orphans:
                     if orphans is not None:
                         orphans.remove()
 

@@ -411,7 +411,7 @@ def test_a_store_that_leaves_out_one_sync_is_caught(monkeypatch, call, role):
 def newest_or_none(writer):
     if not writer._filesystem.status(writer._file).links:
         return None
-    return max(segment_numbers(writer._filesystem.names(writer._directory)))
+    return max(segment_numbers(writer._directory.names()))
 
 
 def without_a_fence(monkeypatch):
@@ -441,23 +441,23 @@ def fence_by_the_next_number_alone(monkeypatch):
     def newest(self):
         if not self._filesystem.status(self._file).links:
             return None
-        return self.number + self._filesystem.exists(self._directory, segment_name(self.number + 1))
+        return self.number + self._directory.exists(segment_name(self.number + 1))
 
     monkeypatch.setattr(SegmentWriter, "_find_newest", newest)
 
 
 def claim_without_a_mark(monkeypatch):
     """Claim a segment without telling those that write to the ones below."""
-    monkeypatch.setattr(flowckpt.stores.file.claim, "mark_segments", lambda filesystem, directory, below: None)
+    monkeypatch.setattr(flowckpt.stores.file.claim, "mark_segments", lambda directory, below: None)
 
 
 def mark_after_the_reading(monkeypatch):
     """Claim, read, and then tell those that write: what they acknowledged meanwhile is lost."""
     mark, read = flowckpt.stores.file.claim.mark_segments, flowckpt.stores.file.claim.read_image
 
-    def read_first(filesystem, directory, workflow_id, fetch, below, **options):
-        image = read(filesystem, directory, workflow_id, fetch, below, **options)
-        mark(filesystem, directory, below)
+    def read_first(directory, workflow_id, fetch, below, **options):
+        image = read(directory, workflow_id, fetch, below, **options)
+        mark(directory, below)
         return image
 
     claim_without_a_mark(monkeypatch)
@@ -521,7 +521,7 @@ def unlink_by_a_stale_name(monkeypatch):
     def give_up(self):
         if not self.has_written:
             with contextlib.suppress(OSError):
-                self._filesystem.unlink(self._directory, segment_name(self.number))
+                self._directory.unlink(segment_name(self.number))
 
     monkeypatch.setattr(SegmentWriter, "give_up", give_up)
 
@@ -536,7 +536,7 @@ def read_before_the_claim(monkeypatch):
     claim_run = flowckpt.stores.file.claim.claim_run
 
     def hasty(opened, **options):
-        early = read_image(opened.filesystem, opened.directory, opened.workflow_id, opened.fetch)
+        early = read_image(opened.directory, opened.workflow_id, opened.fetch)
         owned = yield from claim_run(opened, **options)
         if not owned.image.is_cleared and not early.is_cleared:
             owned.image = early
@@ -575,17 +575,17 @@ def append_to_the_old_segment(monkeypatch):
     claim_run = flowckpt.stores.file.claim.claim_run
 
     def reusing(opened, **options):
-        filesystem, directory = opened.filesystem, opened.directory
+        directory, filesystem = opened.directory, opened.directory.calls
         with contextlib.suppress(FileNotFoundError):
-            image = read_image(filesystem, directory, opened.workflow_id, opened.fetch)
+            image = read_image(directory, opened.workflow_id, opened.fetch)
             if image.records and not image.is_cleared and image.records[-1].segment == image.newest:
-                opened.lock = filesystem.open_lock(directory, LOCK)
+                opened.lock = directory.open_lock(LOCK)
                 opened.is_locked = filesystem.lock(opened.lock)
                 if not opened.is_locked and not options["take_over"]:
-                    raise RunLockedError(opened.workflow_id, holder=str(read_newest_owner(filesystem, directory)))
+                    raise RunLockedError(opened.workflow_id, holder=str(read_newest_owner(directory)))
                 opened.is_locked = True
-                flowckpt.stores.file.claim._sweep_leftovers(filesystem, directory)
-                file = filesystem.open_append(directory, segment_name(image.newest))
+                flowckpt.stores.file.claim._sweep_leftovers(directory)
+                file = filesystem.open_append(directory.descriptor, segment_name(image.newest))
                 writer = SegmentWriter(opened, file, number=image.newest, digest=image.records[-1].digest)
                 writer.has_written = True
                 owned = FileRunWriter(opened, writer, image)
@@ -625,14 +625,14 @@ def overwrite_instead_of_link(monkeypatch):
 def clear_without_a_tombstone(monkeypatch):
     """Remove the files of a run one by one."""
 
-    def unlinked(filesystem, directory, workflow_id, now, seals):
+    def unlinked(directory, workflow_id, now, seals):
         return 0
 
-    def sweep(filesystem, directory, tombstone):
-        for name in sorted(filesystem.names(directory), reverse=True):
+    def sweep(directory, tombstone):
+        for name in sorted(directory.names(), reverse=True):
             if name not in ("blobs", LOCK):
-                filesystem.unlink(directory, name)
-        filesystem.sync(directory)
+                directory.unlink(name)
+        directory.sync()
 
     monkeypatch.setattr(flowckpt.stores.file.runs, "write_tombstone", unlinked)
     monkeypatch.setattr(flowckpt.stores.file.runs, "sweep_cleared", sweep)
@@ -662,9 +662,9 @@ def forget_the_tombstone_early(monkeypatch):
     Hasty.sweeping = False
     original = flowckpt.stores.file.runs.sweep_cleared
 
-    def sweep(filesystem, directory, tombstone):
-        filesystem.sweeping = True
-        original(filesystem, directory, tombstone)
+    def sweep(directory, tombstone):
+        directory.calls.sweeping = True
+        original(directory, tombstone)
 
     monkeypatch.setattr(flowckpt.stores.file.runs, "sweep_cleared", sweep)
     return Hasty

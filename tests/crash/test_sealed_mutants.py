@@ -25,7 +25,7 @@ def earlier_words_that_go_first(monkeypatch):
     def begin_alone(self):
         begin(self)
         self._remove_earlier()
-        self._filesystem.sync(self._directory)
+        self._directory.sync()
 
     monkeypatch.setattr(TruncationGuard, "begin", begin_alone)
 
@@ -34,7 +34,7 @@ def a_word_that_is_not_synced(monkeypatch):
     """Leave the first word to the page cache: behind a power cut, the run looks as if somebody had taken it."""
 
     def begin(self):
-        self._file = self._filesystem.open_lock(self._directory, self.name)
+        self._file = self._directory.open_lock(self.name)
         self._filesystem.disk.root.names["runs"].names["run"].names[self.name].role = "head"
         self._filesystem.write_at(self._file, self._encode_head(""), 0)
 
@@ -62,10 +62,10 @@ def a_word_ahead_of_the_line(monkeypatch):
 def an_identity_that_is_not_synced(monkeypatch):
     """Begin to seal for a store whose identity a power cut may take."""
 
-    def make_identity(filesystem, root):
-        file = filesystem.create(root, IDENTITY)
-        filesystem.write(file, b'{"store_id":"here"}')
-        filesystem.close(file)
+    def make_identity(root):
+        file = root.create(IDENTITY)
+        root.calls.write(file, b'{"store_id":"here"}')
+        root.calls.close(file)
         return "here"
 
     monkeypatch.setattr(flowckpt.stores.file.store_keys, "make_identity", make_identity)
@@ -74,8 +74,8 @@ def an_identity_that_is_not_synced(monkeypatch):
 def a_note_of_keys_that_is_not_synced(monkeypatch):
     """Begin to seal with a key whose note a power cut may leave empty: then nobody knows whose store it is."""
 
-    def add_keys(filesystem, root, keys, store_id):
-        file = filesystem.create(root, keys_name(1))
+    def add_keys(root, keys, store_id):
+        file = root.create(keys_name(1))
         text, _ = chain_line(
             b'{"store_id":"%b","keys":[%b]'
             % (
@@ -88,8 +88,8 @@ def a_note_of_keys_that_is_not_synced(monkeypatch):
             ),
             START,
         )
-        filesystem.write(file, text)
-        filesystem.close(file)
+        root.calls.write(file, text)
+        root.calls.close(file)
         return True
 
     monkeypatch.setattr(flowckpt.stores.file.store_keys, "add_keys", add_keys)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from flowckpt.core.system.filesystem import PosixFileSystem
+from flowckpt.core.system.filesystem import Directory, PosixFileSystem
 from flowckpt.errors import FencedError
 from flowckpt.maintenance import copy_run
 from flowckpt.stores import FileCheckpointStore, MemoryCheckpointStore
@@ -170,8 +170,8 @@ async def test_a_thief_whose_segment_a_compaction_removed_is_told_so_and_not_tha
 async def test_a_writer_whose_run_is_cleared_by_halves_is_told_that_it_was_cleared(tmp_path):
     owner = FileCheckpointStore(tmp_path)
     await owner.save("run", checkpoint(1, results("x")))
-    directory = PosixFileSystem().open_root(str(tmp_path / "runs" / "run"))
-    tombstone = write_tombstone(PosixFileSystem(), directory, "run", datetime.now(UTC))
+    directory = Directory.at(PosixFileSystem(), str(tmp_path / "runs" / "run"))
+    tombstone = write_tombstone(directory, "run", datetime.now(UTC))
     (tmp_path / "runs" / "run" / segment_name(1)).unlink()
     with pytest.raises(FencedError, match="the run was cleared"):
         await owner.save("run", checkpoint(2, results("x", "y")))

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from flowckpt.core.system.filesystem import PosixFileSystem
+from flowckpt.core.system.filesystem import Directory, PosixFileSystem
 from flowckpt.errors import CheckpointCorruptedError, FlowckptError
 from flowckpt.stores import FileCheckpointStore
 from flowckpt.stores.file.directory import read_image
@@ -54,7 +54,7 @@ for change in CHANGES:
     setattr(Witness, change, _watched(change))
 
 
-class Directory:
+class Files:
     """A directory in memory, as far as a reader needs one."""
 
     def __init__(self, files):
@@ -122,7 +122,7 @@ def save(store, counts):
 def effect(files, seals):
     """Return the lines that count for a reader with the key; None where the run is refused."""
     try:
-        image = read_image(Directory(files), 0, RUN, lambda _: b"", seals=seals)
+        image = read_image(Directory(Files(files), 0), RUN, lambda _: b"", seals=seals)
     except FlowckptError:
         return None
     return tuple(record.digest for record in image.records)

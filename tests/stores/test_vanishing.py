@@ -257,9 +257,9 @@ def test_a_large_value_that_is_asked_for_in_the_middle_of_a_clear_is_said_to_be_
     store = FileCheckpointStore(tmp_path)
     read = []
 
-    def look_and_die(filesystem, directory, name):
+    def look_and_die(directory, name):
         if name == BLOBS:
-            clear_folder(filesystem, directory, name)
+            clear_folder(directory, name)
             return
         with pytest.raises(CheckpointNotFoundError, match="it was cleared"):
             read.append(loaded.step_results[0].output)

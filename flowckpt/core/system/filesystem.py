@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
+T = TypeVar("T")
 _sync_data = getattr(os, "fdatasync", os.fsync)
 
 _OWNER_MAY_WRITE = stat.S_IWUSR
@@ -288,22 +289,110 @@ class held_open:  # noqa: N801 - as `contextlib.closing`; a generator would take
         self._filesystem.close(self._opened)
 
 
+class Directory(NamedTuple):
+    """An open directory, and the calls for the names in it. A `with` block closes it at the end.
+
+    Attributes:
+        calls: the calls.
+        descriptor: its descriptor.
+    """
+
+    calls: FileSystem
+    descriptor: int
+
+    @classmethod
+    def at(cls, calls: FileSystem, path: str) -> Directory:
+        """Open a store's own directory; see `FileSystem.open_root`."""
+        return cls(calls, calls.open_root(path))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.calls.close(self.descriptor)
+
+    def close(self) -> None:
+        """Close it."""
+        self.calls.close(self.descriptor)
+
+    def sync(self) -> None:
+        """Make the names in it durable."""
+        self.calls.sync(self.descriptor)
+
+    def names(self) -> list[str]:
+        """List the names in it, in no order."""
+        return self.calls.names(self.descriptor)
+
+    def exists(self, name: str) -> bool:
+        """Return whether a name is taken, by a file of any kind."""
+        return self.calls.exists(self.descriptor, name)
+
+    def is_named(self, file: int, name: str) -> bool:
+        """Return whether a name belongs to an open file."""
+        return self.calls.is_named(file, self.descriptor, name)
+
+    def open(self, name: str) -> Directory:
+        """Open a directory in it."""
+        return Directory(self.calls, self.calls.open_directory(self.descriptor, name))
+
+    def make_directory(self, name: str) -> None:
+        """Create a directory in it; `FileExistsError` if the name is taken."""
+        self.calls.make_directory(self.descriptor, name)
+
+    def create(self, name: str) -> int:
+        """Create a file for appending; `FileExistsError` if the name is taken."""
+        return self.calls.create(self.descriptor, name)
+
+    def open_lock(self, name: str) -> int:
+        """Open a lock file, created if it is missing."""
+        return self.calls.open_lock(self.descriptor, name)
+
+    def open_read(self, name: str) -> int:
+        """Open a regular file for reading."""
+        return self.calls.open_read(self.descriptor, name)
+
+    def reading(self, name: str) -> held_open:
+        """Open a regular file for reading, for a `with` block."""
+        return held_open(self.calls, self.open_read(name))
+
+    def status(self, name: str) -> FileStatus:
+        """Describe a regular file."""
+        with self.reading(name) as file:
+            return self.calls.status(file)
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name; `FileExistsError` if it is taken."""
+        self.calls.link(self.descriptor, source, target)
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file, replacing any file with the new name."""
+        self.calls.rename(self.descriptor, source, target)
+
+    def unlink(self, name: str) -> None:
+        """Remove a name."""
+        self.calls.unlink(self.descriptor, name)
+
+    def discard(self, name: str, ignored: type[OSError] = FileNotFoundError) -> None:
+        """Remove a name if it exists, or ignore other errors, too."""
+        with contextlib.suppress(ignored):
+            self.unlink(name)
+
+
 @contextlib.contextmanager
-def open_if_there(filesystem: FileSystem, open_one: Callable[..., int], *where: Any) -> Iterator[int | None]:
+def open_if_there(open_one: Callable[..., contextlib.AbstractContextManager[T]], *where: Any) -> Iterator[T | None]:
     """Open a file or a directory for a `with` block; None if it is missing.
 
     Args:
-        filesystem: the calls.
-        open_one: the call that opens it.
-        *where: the arguments of the call.
+        open_one: opens it.
+        *where: the arguments of `open_one`.
     """
     try:
         opened = open_one(*where)
     except FileNotFoundError:
         yield None
         return
-    with held_open(filesystem, opened):
-        yield opened
+    with opened as found:
+        yield found
 
 
 def write_all(filesystem: FileSystem, file: int, content: bytes) -> None:

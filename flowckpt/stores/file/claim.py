@@ -26,7 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowckpt.core.system.blocking import Waiting, run_in_place
-from flowckpt.core.system.filesystem import FULL, FileSystem, held_open, write_all
+from flowckpt.core.system.filesystem import FULL, Directory, FileSystem, held_open, write_all
 from flowckpt.core.system.ids import new_token
 from flowckpt.core.system.process import current_process, is_alive
 from flowckpt.errors import FencedError, KeyMissingError, RunLockedError
@@ -83,12 +83,12 @@ def claim_run(
     Raises:
         RunLockedError: the lock is held, or another process claimed the same segment first.
     """
-    filesystem, directory = opened.filesystem, opened.directory
-    opened.lock = lock = yield partial(filesystem.open_lock, directory, LOCK), None
+    directory, filesystem = opened.directory, opened.directory.calls
+    opened.lock = lock = yield partial(directory.open_lock, LOCK), None
     opened.is_locked = take_lock(filesystem, lock)
     is_free = opened.is_locked or take_over
     if not is_free:  # a child that a dead owner forked holds its lock, or the previous owner does: the claim fences it
-        is_free = _is_dead(read_newest_owner(filesystem, directory)) or is_released(filesystem, directory)
+        is_free = _is_dead(read_newest_owner(directory)) or is_released(directory)
     lock_status = filesystem.status(lock)
     if not lock_status.links:
         raise FileNotFoundError(errno.ENOENT, "a clear has removed the lock", LOCK)
@@ -96,10 +96,10 @@ def claim_run(
         reserve_room(filesystem, lock)
     if not is_free:
         raise _locked_error(opened)
-    names = _sweep_leftovers(filesystem, directory)
+    names = _sweep_leftovers(directory)
     numbers = segment_numbers(names)
     if not numbers and SIGNALS in names:  # messages without a run remain from a clear
-        clear_folder(filesystem, directory, SIGNALS)
+        clear_folder(directory, SIGNALS)
     writer = yield from _claim_and_read(opened, max(max(numbers, default=0) + 1, at_least), now, known)
     if writer is None:
         raise _locked_error(opened)
@@ -122,7 +122,7 @@ def claim_next(former: FileRunWriter, *, needed: int = 0, now: datetime) -> File
     opened, number = former.opened, former.writer.number + 1
     former.writer.check_is_newest()
     if needed:
-        _check_space(opened.filesystem, opened.directory, needed + _SLACK)
+        _check_space(opened.directory, needed + _SLACK)
     writer = run_in_place(_claim_and_read(opened, number, now))
     if writer is None:
         raise FencedError(opened.workflow_id, attempt=number - 1, newest_attempt=number)
@@ -139,34 +139,34 @@ def _claim_and_read(
     Returns:
         The writer; None if another process claimed the segment first.
     """
-    filesystem, directory, seals, workflow_id = opened.filesystem, opened.directory, opened.seals, opened.workflow_id
+    directory, seals, workflow_id = opened.directory, opened.seals, opened.workflow_id
     header, seal = make_sealed_header(seals, workflow_id, number, now)
     try:
-        file, digest = yield from claim_segment(filesystem, directory, number, header, seal)
+        file, digest = yield from claim_segment(directory, number, header, seal)
     except FileExistsError:
         return None
     try:
-        mark_segments(filesystem, directory, number)
-        image = read_image(filesystem, directory, workflow_id, opened.fetch, number, seals=seals, known=known)
+        mark_segments(directory, number)
+        image = read_image(directory, workflow_id, opened.fetch, number, seals=seals, known=known)
         image.sources = {}  # as large as the run
         if image.seal is not None and not seals.has_key:  # all other signs of the seal were removed
             raise KeyMissingError(workflow_id)
     except BaseException:
-        give_up_segment(filesystem, directory, file, number)
-        filesystem.close(file)
+        give_up_segment(directory, file, number)
+        directory.calls.close(file)
         raise
-    guard = make_guard(filesystem, directory, number, seal, image, seals)
+    guard = make_guard(directory, number, seal, image, seals)
     return FileRunWriter(opened, SegmentWriter(opened, file, number=number, digest=digest, seal=seal), image, guard)
 
 
-def _check_space(filesystem: FileSystem, directory: int, size: int) -> None:
+def _check_space(directory: Directory, size: int) -> None:
     """Write `size` bytes to a scratch file, sync and remove it: nothing is claimed without room for a record."""
     block = os.urandom(min(size, 1 << 20))  # incompressible
-    with temporary_file(filesystem, directory) as (file, name):
+    with temporary_file(directory) as (file, name):
         while size > 0:
-            size -= filesystem.write(file, block[:size])
-        filesystem.sync_data(file)
-        filesystem.unlink(directory, name)
+            size -= directory.calls.write(file, block[:size])
+        directory.calls.sync_data(file)
+        directory.unlink(name)
 
 
 def make_sealed_header(
@@ -186,12 +186,11 @@ def make_sealed_header(
 
 
 def claim_segment(
-    filesystem: FileSystem, directory: int, number: int, header: dict[str, Any], signer: LineSeal | None
+    directory: Directory, number: int, header: dict[str, Any], signer: LineSeal | None
 ) -> Waiting[tuple[int, bytes]]:
     """Write a header under a random name, make it durable, and link it to the segment's name.
 
     Args:
-        filesystem: the calls.
         directory: the run's directory, open.
         number: the segment.
         header: its header.
@@ -203,28 +202,26 @@ def claim_segment(
     body = json.dumps(header, separators=(",", ":"))[:-1].encode()
     line, digest = chain_line(body if signer is None else signer.authenticate(body, 0, START), START)
     name = temporary_name(current_process(), new_token(8))
-    file: int = yield partial(filesystem.create, directory, name), None
+    file: int = yield partial(directory.create, name), None
     try:
-        write_all(filesystem, file, line)
-        yield partial(filesystem.sync, file), None
-        filesystem.link(directory, name, segment_name(number))
-        filesystem.unlink(directory, name)
-        yield partial(filesystem.sync, directory), None
+        write_all(directory.calls, file, line)
+        yield partial(directory.calls.sync, file), None
+        directory.link(name, segment_name(number))
+        directory.unlink(name)
+        yield directory.sync, None
     except BaseException:
-        filesystem.close(file)
-        with contextlib.suppress(OSError):
-            filesystem.unlink(directory, name)
+        directory.calls.close(file)
+        directory.discard(name, OSError)
         raise
     return file, digest
 
 
-def mark_segments(filesystem: FileSystem, directory: int, below: int) -> None:
+def mark_segments(directory: Directory, below: int) -> None:
     """Mark all segments below a claimed one, so that their writers check for later segments.
 
     Nothing is synced: a power cut that loses a mark has also ended the process that it was meant for.
 
     Args:
-        filesystem: the calls.
         directory: the run's directory.
         below: the number of the claimed segment, which already has its name.
 
@@ -233,54 +230,53 @@ def mark_segments(filesystem: FileSystem, directory: int, below: int) -> None:
     """
     if below == 1:
         return
-    for number in segment_numbers(filesystem.names(directory)):
+    for number in segment_numbers(directory.names()):
         if number < below:
             try:
-                file = filesystem.open_read(directory, segment_name(number))
+                file = directory.open_read(segment_name(number))
             except OSError as error:
                 if error.errno in NOT_OURS:  # gone, or planted: its writer finds that the name belongs to another file
                     continue
                 raise
-            with held_open(filesystem, file):
-                _mark(filesystem, directory, file, number)
+            with held_open(directory.calls, file):
+                _mark(directory, file, number)
 
 
-def _mark(filesystem: FileSystem, directory: int, file: int, number: int) -> None:
+def _mark(directory: Directory, file: int, number: int) -> None:
     """Give a segment's file a second name, and remove its write permission, as a second sign.
 
     The segment's writer may remove an existing mark at any moment; it then reads the directory and finds our segment.
     """
-    filesystem.set_writable(file, False)
-    name = mark_name(number, filesystem.status(file).inode)
+    directory.calls.set_writable(file, False)
+    name = mark_name(number, directory.calls.status(file).inode)
     try:
-        filesystem.link(directory, segment_name(number), name)
+        directory.link(segment_name(number), name)
     except FileNotFoundError:  # given up or cleared meanwhile
         return
     except FileExistsError:
-        if not filesystem.is_named(file, directory, name) and filesystem.exists(directory, name):
+        if not directory.is_named(file, name) and directory.exists(name):
             what = "the name of a segment's mark belongs to another file"
             raise FileExistsError(errno.EEXIST, what, name) from None
 
 
-def _sweep_leftovers(filesystem: FileSystem, directory: int) -> list[str]:
+def _sweep_leftovers(directory: Directory) -> list[str]:
     """Remove temporary files of dead processes and marks of removed segments; return the names from before.
 
     The mark of an existing segment stays until its writer or a clear removes it: the writer may be alive, and the next
     claimer would set the mark again.
     """
-    names = filesystem.names(directory)
+    names = directory.names()
     newest = max(segment_numbers(names), default=0)
     for name in names:
         released, marked = parse_release(name), parse_mark(name)
         is_over = released is not None and released < newest
         # Checked one by one: a directory listing is not a snapshot.
-        if is_over or (marked is not None and not filesystem.exists(directory, segment_name(marked))):
-            with contextlib.suppress(FileNotFoundError):
-                filesystem.unlink(directory, name)
-    sweep_abandoned(filesystem, directory)
+        if is_over or (marked is not None and not directory.exists(segment_name(marked))):
+            directory.discard(name)
+    sweep_abandoned(directory)
     if BLOBS in names:
-        with held_open(filesystem, filesystem.open_directory(directory, BLOBS)) as blobs:
-            sweep_abandoned(filesystem, blobs)
+        with directory.open(BLOBS) as blobs:
+            sweep_abandoned(blobs)
     return names
 
 
@@ -289,7 +285,7 @@ def _is_dead(owner: Owner | None) -> bool:
 
 
 def _locked_error(opened: OpenRun) -> RunLockedError:
-    owner = read_newest_owner(opened.filesystem, opened.directory)
+    owner = read_newest_owner(opened.directory)
     return RunLockedError(opened.workflow_id, holder=str(owner or "another process, not identified yet"))
 
 
@@ -316,31 +312,28 @@ def write_with_reserve(filesystem: FileSystem, lock: int, write: Callable[[], T]
     return write()
 
 
-def write_tombstone(
-    filesystem: FileSystem, directory: int, workflow_id: str, now: datetime, seals: Seals = PLAIN
-) -> int:
+def write_tombstone(directory: Directory, workflow_id: str, now: datetime, seals: Seals = PLAIN) -> int:
     """Claim the next segment with a header that marks the run as cleared; return its number."""
-    number = max([*segment_numbers(filesystem.names(directory)), 0]) + 1
+    number = max([*segment_numbers(directory.names()), 0]) + 1
     header, seal = make_sealed_header(seals, workflow_id, number, now, kind="cleared")
-    file, _ = run_in_place(claim_segment(filesystem, directory, number, header, seal))
-    filesystem.close(file)
-    mark_segments(filesystem, directory, number)
+    file, _ = run_in_place(claim_segment(directory, number, header, seal))
+    directory.calls.close(file)
+    mark_segments(directory, number)
     return number
 
 
-def sweep_cleared(filesystem: FileSystem, directory: int, tombstone: int) -> None:
+def sweep_cleared(directory: Directory, tombstone: int) -> None:
     """Remove everything in a cleared run's directory, the tombstone last, so that a crash leaves the run cleared.
 
     Meanwhile a marked segment may have only one name, like an unmarked one. Its writer still detects the mark, because
     the file has also lost its write permission.
     """
-    names = filesystem.names(directory)
+    names = directory.names()
     for folder in (BLOBS, SIGNALS):
-        clear_folder(filesystem, directory, folder)
+        clear_folder(directory, folder)
     for name in names:
         if name not in (BLOBS, SIGNALS, LOCK, segment_name(tombstone)):
-            with contextlib.suppress(FileNotFoundError):  # a mark, which the writer of the segment removes itself
-                filesystem.unlink(directory, name)
-    filesystem.sync(directory)
-    filesystem.unlink(directory, segment_name(tombstone))
-    filesystem.sync(directory)
+            directory.discard(name)  # the writer of a segment removes its mark itself
+    directory.sync()
+    directory.unlink(segment_name(tombstone))
+    directory.sync()

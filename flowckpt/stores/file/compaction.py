@@ -30,7 +30,7 @@ import attrs
 from flowckpt.core.codec import dumps
 from flowckpt.core.codec.blob import Blob
 from flowckpt.core.codec.checkpoints import CARRIED
-from flowckpt.core.system.filesystem import FULL, FileSystem, held_open, open_if_there, write_all
+from flowckpt.core.system.filesystem import FULL, Directory, FileSystem, open_if_there, write_all
 from flowckpt.errors import CheckpointCorruptedError, FencedError, KeyMissingError
 from flowckpt.stores.file.claim import make_sealed_header
 from flowckpt.stores.file.directory import TruncationGuard, make_guard, read_file, temporary_file
@@ -94,8 +94,7 @@ class Orphans:
         kept: returns the names to keep, given the existing ones.
     """
 
-    def __init__(self, filesystem: FileSystem, directory: int, kept: SelectNames) -> None:
-        self._filesystem = filesystem
+    def __init__(self, directory: Directory, kept: SelectNames) -> None:
         self._directory = directory
         self._kept = kept
         self._named: Collection[str] = ()
@@ -104,12 +103,12 @@ class Orphans:
 
     def find(self) -> None:
         """Find the orphans and open them."""
-        names = self._filesystem.names(self._directory)
+        names = self._directory.names()
         self._moved = [name for name in names if parse_orphan(name) is not None]
         self._named = self._kept([*names, *(found[1] for name in names if (found := parse_orphan(name)) is not None)])
         for name in names:
             if is_value(name) and name not in self._named and len(self._files) < AT_ONCE:
-                self._files[name] = self._filesystem.open_read(self._directory, name)
+                self._files[name] = self._directory.open_read(name)
 
     @property
     def is_any(self) -> bool:
@@ -118,51 +117,48 @@ class Orphans:
 
     def remove(self) -> None:
         """Remove the orphans, except values of a new owner."""
-        filesystem, directory = self._filesystem, self._directory
+        directory = self._directory
         for name in self._moved:
             found = parse_orphan(name)
             assert found is not None, "`find` was called before"
             self._remove_or_put_back(name, *found)
         for value, file in self._files.items():
-            inode = filesystem.status(file).inode
+            inode = directory.calls.status(file).inode
             name = orphan_name(inode, value)
             with contextlib.suppress(FileNotFoundError):
-                filesystem.rename(directory, value, name)
+                directory.rename(value, name)
                 self._remove_or_put_back(name, inode, value)
         if self._files or self._moved:
-            filesystem.sync(directory)
+            directory.sync()
 
     def _remove_or_put_back(self, name: str, inode: int, value: str) -> None:
         """Remove a renamed orphan, or move it back if it belongs to a new owner."""
-        filesystem, directory = self._filesystem, self._directory
-        with held_open(filesystem, filesystem.open_read(directory, name)) as file:
-            is_it = filesystem.status(file).inode == inode
-        if not is_it or value in self._named:
+        directory = self._directory
+        if directory.status(name).inode != inode or value in self._named:
             with contextlib.suppress(FileExistsError):
-                filesystem.link(directory, name, value)
-                filesystem.sync(directory)
-        filesystem.unlink(directory, name)
+                directory.link(name, value)
+                directory.sync()
+        directory.unlink(name)
 
     def close(self) -> None:
         """Close the files."""
         for file in self._files.values():
-            self._filesystem.close(file)
+            self._directory.calls.close(file)
 
 
 @contextlib.contextmanager
-def open_orphans(filesystem: FileSystem, run: int, kept: SelectNames) -> Iterator[Orphans | None]:
+def open_orphans(run: Directory, kept: SelectNames) -> Iterator[Orphans | None]:
     """Find the orphans of an owned run, which stay open for the block. None if it has no large values.
 
     Args:
-        filesystem: the calls.
         run: the run's directory, open.
         kept: returns the names of values to keep, given the existing ones.
     """
-    with open_if_there(filesystem, filesystem.open_directory, run, BLOBS) as directory:
+    with open_if_there(run.open, BLOBS) as directory:
         if directory is None:
             yield None
             return
-        with contextlib.closing(Orphans(filesystem, directory, kept)) as orphans:
+        with contextlib.closing(Orphans(directory, kept)) as orphans:
             orphans.find()
             yield orphans
 
@@ -212,13 +208,10 @@ def find_needed_names(lines: list[bytes], there: Collection[str], values: ValueS
     return kept | {name for name in found if is_one_missing and name.endswith(_ENCRYPTED)}
 
 
-def reseal_values(
-    filesystem: FileSystem, run: int, workflow_id: str, named: Mapping[str, int], values: ValueSeal
-) -> None:
+def reseal_values(run: Directory, workflow_id: str, named: Mapping[str, int], values: ValueSeal) -> None:
     """Encrypt values of an older key again, durably; their old files are kept for now.
 
     Args:
-        filesystem: the calls.
         run: the run's directory, open.
         workflow_id: the run, for errors.
         named: the digests of the values, with their sizes.
@@ -227,13 +220,13 @@ def reseal_values(
     Raises:
         CheckpointCorruptedError: a value is damaged.
     """
-    with open_if_there(filesystem, filesystem.open_directory, run, BLOBS) as directory:
-        there = set(() if directory is None else filesystem.names(directory))
+    with open_if_there(run.open, BLOBS) as directory:
+        there = set(() if directory is None else directory.names())
     for digest, size in named.items():
         target = values.encrypted_name(digest)
         if target is not None and target not in there and there.intersection(values.names(digest)):
-            content = read_blob(filesystem, run, workflow_id, digest, size, values)
-            write_blobs(filesystem, run, [Blob(digest, size, content=content)], values)
+            content = read_blob(run, workflow_id, digest, size, values)
+            write_blobs(run, [Blob(digest, size, content=content)], values)
 
 
 FEW = 8
@@ -242,13 +235,10 @@ FEW = 8
 _CHUNK = 1 << 20
 
 
-def load_attempts(
-    filesystem: FileSystem, directory: int, workflow_id: str, seals: Seals, *, below: int | None = None
-) -> Attempts:
+def load_attempts(directory: Directory, workflow_id: str, seals: Seals, *, below: int | None = None) -> Attempts:
     """Read all records of the segments in a run's directory.
 
     Args:
-        filesystem: the calls.
         directory: the run's directory, open.
         workflow_id: the run.
         seals: the seals of the store.
@@ -260,11 +250,11 @@ def load_attempts(
         KeyMissingError: a segment is sealed, and there is no key.
         WrongKeyError: a segment is sealed with a missing key.
     """
-    numbers = [each for each in segment_numbers(filesystem.names(directory)) if below is None or each < below]
+    numbers = [each for each in segment_numbers(directory.names()) if below is None or each < below]
     try:
         found = read_attempts(
             numbers,
-            lambda number: read_file(filesystem, directory, segment_name(number)),
+            lambda number: read_file(directory, segment_name(number)),
             lambda number, data: open_header(workflow_id, number, data, seals),
         )
     except SegmentDamagedError as damage:
@@ -280,11 +270,10 @@ def load_attempts(
     return found
 
 
-def is_worthwhile(filesystem: FileSystem, directory: int, attempts: Attempts, seals: Seals, *, is_forced: bool) -> bool:
+def is_worthwhile(directory: Directory, attempts: Attempts, seals: Seals, *, is_forced: bool) -> bool:
     """Return whether a compaction is worthwhile; can be called without owning the run.
 
     Args:
-        filesystem: the calls.
         directory: the run's directory, open.
         attempts: the records of the run.
         seals: the seals of the store.
@@ -301,11 +290,11 @@ def is_worthwhile(filesystem: FileSystem, directory: int, attempts: Attempts, se
         or (is_forced and _needs_pack(attempts))
     ):
         return True
-    if BLOBS not in filesystem.names(directory):
+    if BLOBS not in directory.names():
         return False
     lines = encode_pack(attempts, {}) if attempts.by_number else []
-    with held_open(filesystem, filesystem.open_directory(directory, BLOBS)) as blobs:
-        there = filesystem.names(blobs)
+    with directory.open(BLOBS) as blobs:
+        there = blobs.names()
         staying = find_needed_names(lines, there, seals.value_seal)
         return any(parse_orphan(name) is not None or (is_value(name) and name not in staying) for name in there)
 
@@ -318,7 +307,7 @@ def _needs_pack(attempts: Attempts) -> bool:
     return attempts.files > 1 or bool(attempts.gone)
 
 
-def compact_run(owned: FileRunWriter, directory: int, now: datetime, begun: tuple[int, tuple[str, ...]]) -> None:
+def compact_run(owned: FileRunWriter, directory: Directory, now: datetime, begun: tuple[int, tuple[str, ...]]) -> None:
     """Compact a run whose next segment was just claimed and not written.
 
     Args:
@@ -331,9 +320,8 @@ def compact_run(owned: FileRunWriter, directory: int, now: datetime, begun: tupl
         FencedError: another process took the run over; nothing was removed.
         CheckpointCorruptedError: the run is damaged; nothing was changed.
     """
-    filesystem, seals = owned.opened.filesystem, owned.opened.seals
-    image, workflow_id, claimed = owned.image, owned.workflow_id, owned.attempt
-    attempts = load_attempts(filesystem, directory, workflow_id, seals, below=claimed)
+    image, workflow_id, claimed, seals = owned.image, owned.workflow_id, owned.attempt, owned.opened.seals
+    attempts = load_attempts(directory, workflow_id, seals, below=claimed)
     if not attempts.by_number:
         return
     number = claimed + 1
@@ -344,30 +332,30 @@ def compact_run(owned: FileRunWriter, directory: int, now: datetime, begun: tupl
     lines = encode_pack(attempts, header, begun if "seal" in header else (0, ()))
     needs_pack = _needs_pack(attempts) or not _is_sealed_as_today(attempts, seals)
     if needs_pack:
-        reseal_values(filesystem, directory, workflow_id, find_references(lines), values)
-    with open_orphans(filesystem, directory, lambda names: find_needed_names(lines, names, values)) as orphans:
+        reseal_values(directory, workflow_id, find_references(lines), values)
+    with open_orphans(directory, lambda names: find_needed_names(lines, names, values)) as orphans:
         if needs_pack:
-            with _open_guard(filesystem, directory, number, seal, image, seals) as head:
-                _write_pack(filesystem, directory, workflow_id, number, lines, seal, head)
-            _remove_below(filesystem, directory, number, claimed)
+            with _open_guard(directory, number, seal, image, seals) as head:
+                _write_pack(directory, workflow_id, number, lines, seal, head)
+            _remove_below(directory, number, claimed)
         else:
             # A process that wrote the pack may have died before it wrote the head file, which then has an old key.
-            with _open_guard(filesystem, directory, image.begun, image.seal, image, seals) as head:
-                _check_newest(filesystem, directory, workflow_id, claimed)
+            with _open_guard(directory, image.begun, image.seal, image, seals) as head:
+                _check_newest(directory, workflow_id, claimed)
                 if head is not None:
                     head.note(image.end)
             if attempts.stale:
-                _remove_below(filesystem, directory, max(attempts.stale) + 1, claimed)
+                _remove_below(directory, max(attempts.stale) + 1, claimed)
         if orphans is not None:
             orphans.remove()
 
 
 @contextlib.contextmanager
 def _open_guard(
-    filesystem: FileSystem, directory: int, number: int, seal: LineSeal | None, image: RunImage, seals: Seals
+    directory: Directory, number: int, seal: LineSeal | None, image: RunImage, seals: Seals
 ) -> Iterator[TruncationGuard | None]:
     """Begin a head file, and sync it at the end; None if the segment is not sealed."""
-    head = make_guard(filesystem, directory, number, seal, image, seals)
+    head = make_guard(directory, number, seal, image, seals)
     if head is None:
         yield None
         return
@@ -378,43 +366,42 @@ def _open_guard(
         head.close(is_end=True)
 
 
-def _check_newest(filesystem: FileSystem, directory: int, workflow_id: str, claimed: int, newest: int = 0) -> None:
+def _check_newest(directory: Directory, workflow_id: str, claimed: int, newest: int = 0) -> None:
     """Check for a new owner: a segment after the claim, or after the pack.
 
     Raises:
         FencedError: there is one, or the claim itself was removed.
     """
-    names = filesystem.names(directory)
+    names = directory.names()
     found = max(segment_numbers(names), default=0)
     if found > max(newest, claimed) or segment_name(claimed) not in names:
         raise FencedError(workflow_id, attempt=claimed, newest_attempt=found or None)
 
 
 def _write_pack(
-    filesystem: FileSystem,
-    directory: int,
+    directory: Directory,
     workflow_id: str,
     number: int,
     lines: list[bytes],
     seal: LineSeal | None,
     head: TruncationGuard | None,
 ) -> None:
-    with temporary_file(filesystem, directory) as (file, temporary):
+    with temporary_file(directory) as (file, temporary):
         try:
-            digest = _write_lines(filesystem, file, lines, seal)
-            filesystem.sync(file)
+            digest = _write_lines(directory.calls, file, lines, seal)
+            directory.calls.sync(file)
         except OSError as error:
             if error.errno in FULL:
                 size = sum(map(len, lines))
                 raise OSError(error.errno, f"{error.strerror}; the rewritten run needs about {size:,} bytes") from error
             raise
         try:
-            filesystem.link(directory, temporary, segment_name(number))
+            directory.link(temporary, segment_name(number))
         except FileExistsError:
             raise FencedError(workflow_id, attempt=number - 1, newest_attempt=number) from None
-        filesystem.unlink(directory, temporary)
-        filesystem.sync(directory)
-        _check_newest(filesystem, directory, workflow_id, number - 1, number)
+        directory.unlink(temporary)
+        directory.sync()
+        _check_newest(directory, workflow_id, number - 1, number)
         if head is not None:
             head.note(digest)
 
@@ -448,35 +435,34 @@ def drop_earlier(owned: FileRunWriter, sequence: int) -> None:
         FencedError: the run has another owner now.
         OSError: something was not removed.
     """
-    filesystem, directory = owned.opened.filesystem, owned.opened.directory
+    directory = owned.opened.directory
     kept = {name for digest in owned.values for name in owned.opened.seals.value_seal.names(digest)}
     is_left = True
     while is_left:  # each collection removes a limited number
-        with open_orphans(filesystem, directory, lambda _: kept) as orphans:
+        with open_orphans(directory, lambda _: kept) as orphans:
             owned.writer.check_is_newest()
             is_left = orphans is not None and orphans.is_any
             if orphans is not None:
                 orphans.remove()
-    _remove_below(filesystem, directory, owned.writer.number, owned.writer.number)
-    for each in pinned_sequences(filesystem.names(directory)):
+    _remove_below(directory, owned.writer.number, owned.writer.number)
+    for each in pinned_sequences(directory.names()):
         if each < sequence:
-            filesystem.unlink(directory, pin_name(each))
+            directory.unlink(pin_name(each))
 
 
-def _remove_below(filesystem: FileSystem, directory: int, number: int, claimed: int) -> None:
+def _remove_below(directory: Directory, number: int, claimed: int) -> None:
     """Remove the segments below a number, and their marks; the claim is given up by its owner."""
-    names = filesystem.names(directory)
+    names = directory.names()
     doomed = [each for each in segment_numbers(names) if each < number and each != claimed]
     for place, each in enumerate(doomed):
-        filesystem.unlink(directory, segment_name(each))
+        directory.unlink(segment_name(each))
         if place == 0:
-            filesystem.sync(directory)
+            directory.sync()
     for name in names:
         marked = parse_mark(name)
         if marked is not None and marked in doomed:
-            with contextlib.suppress(FileNotFoundError):  # the writer of the segment removed it itself
-                filesystem.unlink(directory, name)
-    filesystem.sync(directory)
+            directory.discard(name)  # the writer of the segment may have removed it
+    directory.sync()
 
 
 # A pack: all attempts of a run in one segment, without removed checkpoints. Pure: segments in, lines out.

@@ -32,7 +32,7 @@ from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.records.listing import Owner
 from flowckpt.core.system.attrs_base import lazy_frozen
 from flowckpt.core.system.declared import shell_word
-from flowckpt.core.system.filesystem import FileSystem, held_open, open_if_there, write_all
+from flowckpt.core.system.filesystem import Directory, FileSystem, held_open, open_if_there, write_all
 from flowckpt.core.system.ids import new_token
 from flowckpt.core.system.process import current_process
 from flowckpt.errors import CheckpointCorruptedError, ForeignRecordError, WrongKeyError
@@ -109,83 +109,79 @@ class StartedSteps:
 
 
 @contextlib.contextmanager
-def temporary_file(filesystem: FileSystem, directory: int) -> Iterator[tuple[int, str]]:
+def temporary_file(directory: Directory) -> Iterator[tuple[int, str]]:
     """Make a file under a random name, open for the block, which renames it; after an error it is removed."""
     name = temporary_name(current_process(), new_token(8))
-    file = filesystem.create(directory, name)
+    file = directory.create(name)
     try:
-        with held_open(filesystem, file):
+        with held_open(directory.calls, file):
             yield file, name
     except BaseException:
-        with contextlib.suppress(OSError):
-            filesystem.unlink(directory, name)
+        directory.discard(name, OSError)
         raise
 
 
-def replace_unsynced(filesystem: FileSystem, directory: int, name: str, content: bytes) -> None:
+def replace_unsynced(directory: Directory, name: str, content: bytes) -> None:
     """Replace a file of hints atomically, without a sync.
 
     Raises:
         OSError: it cannot be written; the old file is unchanged.
     """
-    with temporary_file(filesystem, directory) as (file, temporary):
-        write_all(filesystem, file, content)
-        filesystem.rename(directory, temporary, name)
+    with temporary_file(directory) as (file, temporary):
+        write_all(directory.calls, file, content)
+        directory.rename(temporary, name)
 
 
-def write_new(filesystem: FileSystem, directory: int, name: str, content: bytes) -> bool:
+def write_new(directory: Directory, name: str, content: bytes) -> bool:
     """Write and sync a file, and give it its name unless that is taken; return whether it is new.
 
     The name is durable once the caller has synced the directory.
     """
     temporary = temporary_name(current_process(), new_token(8))
-    file = filesystem.create(directory, temporary)
+    file = directory.create(temporary)
     try:
-        write_all(filesystem, file, content)
-        filesystem.sync(file)
-        filesystem.link(directory, temporary, name)
+        write_all(directory.calls, file, content)
+        directory.calls.sync(file)
+        directory.link(temporary, name)
     except FileExistsError:
         return False
     finally:
-        filesystem.close(file)
-        with contextlib.suppress(OSError):
-            filesystem.unlink(directory, temporary)
+        directory.calls.close(file)
+        directory.discard(temporary, OSError)
     return True
 
 
-def make_folder(filesystem: FileSystem, directory: int, name: str) -> None:
+def make_folder(directory: Directory, name: str) -> None:
     """Create a directory in an open one, durably. An existing one is synced, too: its maker may have died before that."""
     with contextlib.suppress(FileExistsError):
-        filesystem.make_directory(directory, name)
-    filesystem.sync(directory)
+        directory.make_directory(name)
+    directory.sync()
 
 
-def sweep_abandoned(filesystem: FileSystem, directory: int, remove: Callable[[int, str], None] | None = None) -> None:
+def sweep_abandoned(directory: Directory, remove: Callable[[Directory, str], None] = Directory.unlink) -> None:
     """Remove the temporary files of processes that died.
 
     Args:
-        filesystem: the calls.
         directory: the directory, open.
-        remove: removes one of a directory; None for a file.
+        remove: removes one of them.
     """
     here = current_process()
-    for name in filesystem.names(directory):
+    for name in directory.names():
         if is_abandoned(name, here):
             with contextlib.suppress(FileNotFoundError):
-                (remove or filesystem.unlink)(directory, name)
+                remove(directory, name)
 
 
-def clear_folder(filesystem: FileSystem, directory: int, name: str) -> None:
+def clear_folder(directory: Directory, name: str) -> None:
     """Remove a folder of a run with all its files, including those that other processes are adding."""
     while True:
-        with open_if_there(filesystem, filesystem.open_directory, directory, name) as folder:
+        with open_if_there(directory.open, name) as folder:
             if folder is None:
                 return
-            for each in filesystem.names(folder):
-                with contextlib.suppress(FileNotFoundError):
-                    filesystem.unlink(folder, each)
+            for each in folder.names():
+                folder.discard(each)
         try:
-            filesystem.remove_directory(directory, name)
+            directory.calls.remove_directory(directory.descriptor, name)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
                 raise
@@ -281,10 +277,8 @@ class TruncationGuard:
         adopts: the segment that the attempt continues, and the digest of its last acknowledged line; may be empty.
     """
 
-    def __init__(
-        self, filesystem: FileSystem, directory: int, number: int, seal: LineSeal, adopts: tuple[int, str]
-    ) -> None:
-        self._filesystem = filesystem
+    def __init__(self, directory: Directory, number: int, seal: LineSeal, adopts: tuple[int, str]) -> None:
+        self._filesystem = directory.calls
         self._directory = directory
         self._number = number
         adopted = dict(zip(("segment", "digest"), adopts, strict=True))
@@ -301,13 +295,13 @@ class TruncationGuard:
         Raises:
             OSError: it cannot be made durable; do not try again.
         """
-        filesystem = self._filesystem
-        with temporary_file(filesystem, self._directory) as (file, name):
-            write_all(filesystem, file, self._encode_head(""))
-            filesystem.sync(file)
-            filesystem.rename(self._directory, name, self.name)
-            filesystem.sync(self._directory)
-        self._file = filesystem.open_lock(self._directory, self.name)  # the new file is open for appending only
+        directory = self._directory
+        with temporary_file(directory) as (file, name):
+            write_all(directory.calls, file, self._encode_head(""))
+            directory.calls.sync(file)
+            directory.rename(name, self.name)
+            directory.sync()
+        self._file = directory.open_lock(self.name)  # the new file is open for appending only
 
     def note(self, digest: bytes) -> None:
         """Note the last acknowledged line. The line is durable, so a failed write is ignored.
@@ -323,11 +317,10 @@ class TruncationGuard:
                     self._remove_earlier()
 
     def _remove_earlier(self) -> None:
-        for name in self._filesystem.names(self._directory):
+        for name in self._directory.names():
             number = parse_head_number(name)
             if number is not None and number <= self._number and name != self.name:
-                with contextlib.suppress(FileNotFoundError):
-                    self._filesystem.unlink(self._directory, name)
+                self._directory.discard(name)
 
     def close(self, *, is_end: bool) -> None:
         """Close the file.
@@ -392,12 +385,11 @@ def find_missing_end(image: RunImage, heads: Mapping[str, bytes], seals: Seals, 
 
 
 def make_guard(
-    filesystem: FileSystem, directory: int, number: int, seal: LineSeal | None, image: RunImage, seals: Seals
+    directory: Directory, number: int, seal: LineSeal | None, image: RunImage, seals: Seals
 ) -> TruncationGuard | None:
     """Return the guard of a new segment; None if the segment is not sealed.
 
     Args:
-        filesystem: the calls.
         directory: the run's directory, open.
         number: the segment.
         seal: the seal of the segment.
@@ -406,8 +398,8 @@ def make_guard(
     """
     if seal is None or seal.key is None:
         return None
-    adopts = _find_acknowledged(image, read_heads(filesystem, directory), seals)
-    return TruncationGuard(filesystem, directory, number, seal, adopts)
+    adopts = _find_acknowledged(image, read_heads(directory), seals)
+    return TruncationGuard(directory, number, seal, adopts)
 
 
 def _find_acknowledged(image: RunImage, heads: Mapping[str, bytes], seals: Seals) -> tuple[int, str]:
@@ -454,41 +446,38 @@ MOST_HINT = 32 * 1024 * 1024
 """Maximum bytes of a hint: more than flowckpt writes."""
 
 
-def read_file(filesystem: FileSystem, directory: int, name: str, most: int | None = None) -> bytes:
+def read_file(directory: Directory, name: str, most: int | None = None) -> bytes:
     """Return the bytes of a file in a directory.
 
     Args:
-        filesystem: the calls.
         directory: the directory, open.
         name: the file.
         most: the maximum size of a hint; a larger one is damaged, and counts as empty.
     """
-    with held_open(filesystem, filesystem.open_read(directory, name)) as file:
-        size = filesystem.status(file).size
-        return b"" if most is not None and size > most else filesystem.read(file, size, 0)
+    with directory.reading(name) as file:
+        size = directory.calls.status(file).size
+        return b"" if most is not None and size > most else directory.calls.read(file, size, 0)
 
 
-def read_lines(filesystem: FileSystem, directory: int, name: str, count: int) -> bytes:
+def read_lines(directory: Directory, name: str, count: int) -> bytes:
     """Return the beginning of a file with at least `count` lines, if it has them, without reading all of a long file.
 
     Args:
-        filesystem: the calls.
         directory: the file's directory, open.
         name: the file.
         count: the number of lines.
     """
-    with held_open(filesystem, filesystem.open_read(directory, name)) as file:
+    with directory.reading(name) as file:
         size = _STEP
         while True:
-            data = filesystem.read(file, size, 0)
+            data = directory.calls.read(file, size, 0)
             if data.count(b"\n") >= count or len(data) < size:
                 return data
             size *= 8
 
 
 def read_image(
-    filesystem: FileSystem,
-    directory: int,
+    directory: Directory,
     workflow_id: str,
     fetch: Fetch,
     below: int | None = None,
@@ -500,7 +489,6 @@ def read_image(
     """Read the run in a directory, from all its segments or those below a number.
 
     Args:
-        filesystem: the calls.
         directory: the run's directory, open.
         workflow_id: the run.
         fetch: reads large values.
@@ -516,18 +504,18 @@ def read_image(
     is_compared = attempt is None and seals.has_key and not seals.protection.is_trusting
 
     def list_segments() -> list[int]:
-        return segment_numbers(filesystem.names(directory))
+        return segment_numbers(directory.names())
 
     while True:
         # Read the head files first: they are never ahead of the segments.
-        heads = read_heads(filesystem, directory) if is_compared else {}
+        heads = read_heads(directory) if is_compared else {}
         found = [] if below == 1 and not is_compared else list_segments()  # the first claim of a run
         numbers = [number for number in found if below is None or number < below]
         try:
             image = read_run(
                 workflow_id,
                 numbers,
-                lambda number: read_file(filesystem, directory, segment_name(number)),
+                lambda number: read_file(directory, segment_name(number)),
                 fetch,
                 seals,
                 attempt=attempt,
@@ -544,7 +532,7 @@ def read_image(
         if not missing:
             return image
         # Otherwise the run was started, or cleared and started again, or compacted, meanwhile.
-        if read_heads(filesystem, directory) == heads and list_segments() == found:
+        if read_heads(directory) == heads and list_segments() == found:
             raise _truncation_error(workflow_id, missing, max(heads, default=HEAD))
 
 
@@ -554,62 +542,61 @@ def _truncation_error(workflow_id: str, missing: str, location: str) -> Checkpoi
     return CheckpointCorruptedError(workflow_id, location=location, detail=missing, remedy=remedy)
 
 
-def read_heads(filesystem: FileSystem, directory: int) -> dict[str, bytes]:
+def read_heads(directory: Directory) -> dict[str, bytes]:
     """Return the contents of the head files in a run's directory, by name."""
     found = {}
-    for name in filesystem.names(directory):
+    for name in directory.names():
         if parse_head_number(name) is not None:
             with contextlib.suppress(FileNotFoundError):
-                found[name] = read_file(filesystem, directory, name)
+                found[name] = read_file(directory, name)
     return found
 
 
-def give_up_segment(filesystem: FileSystem, directory: int, file: int, number: int) -> None:
+def give_up_segment(directory: Directory, file: int, number: int) -> None:
     """Remove a claimed segment without records, and the mark that another claimer may have set on it.
 
     The run may have been cleared and started again while the claimer was suspended; then the segment of this number
     belongs to another owner, and stays.
 
     Args:
-        filesystem: the calls.
         directory: the run's directory.
         file: the segment's file, open.
         number: the segment.
     """
     with contextlib.suppress(OSError):
-        if filesystem.is_named(file, directory, segment_name(number)):
-            filesystem.unlink(directory, segment_name(number))
-        if (status := filesystem.status(file)).links:
-            filesystem.unlink(directory, mark_name(number, status.inode))
+        if directory.is_named(file, segment_name(number)):
+            directory.unlink(segment_name(number))
+        if (status := directory.calls.status(file)).links:
+            directory.unlink(mark_name(number, status.inode))
 
 
-def is_released(filesystem: FileSystem, directory: int) -> bool:
+def is_released(directory: Directory) -> bool:
     """Return whether the writer of the newest segment released the run, although another process holds the lock.
 
     A power cut that loses this note has also ended the process that holds the lock.
     """
-    names = filesystem.names(directory)
+    names = directory.names()
     newest = max(segment_numbers(names), default=0)
     if newest not in map(parse_release, names):
         return False
-    with open_if_there(filesystem, filesystem.open_read, directory, segment_name(newest)) as file:
-        return file is not None and released_name(newest, filesystem.status(file).inode) in names
+    with open_if_there(directory.reading, segment_name(newest)) as file:
+        return file is not None and released_name(newest, directory.calls.status(file).inode) in names
 
 
-def read_newest_owner(filesystem: FileSystem, directory: int) -> Owner | None:
+def read_newest_owner(directory: Directory) -> Owner | None:
     """Return the writer of the newest segment, or None if there is no segment or its header does not name one.
 
     Raises:
         OSError: it could not be read.
     """
-    numbers = segment_numbers(filesystem.names(directory))
-    return read_owner(filesystem, directory, numbers[-1]) if numbers else None
+    numbers = segment_numbers(directory.names())
+    return read_owner(directory, numbers[-1]) if numbers else None
 
 
-def read_owner(filesystem: FileSystem, directory: int, number: int) -> Owner | None:
+def read_owner(directory: Directory, number: int) -> Owner | None:
     """Return the writer of a segment; None if the segment is missing or its header does not name one."""
     try:
-        header, _, _ = parse_header(read_lines(filesystem, directory, segment_name(number), 1))
+        header, _, _ = parse_header(read_lines(directory, segment_name(number), 1))
         return parse_owner(header)
     except OSError as error:
         if error.errno not in NOT_OURS:

@@ -19,10 +19,10 @@ from flowckpt.core.system.filesystem import (
     FULL,
     NOT_ALLOWED,
     UNSOUND_FILESYSTEMS,
+    Directory,
     FileSystem,
     PosixFileSystem,
     Reserve,
-    held_open,
     open_if_there,
 )
 from flowckpt.errors import (
@@ -77,14 +77,14 @@ class Location:
         self._clock: Clock = clock or SystemClock()
         self._is_checked = False
         self._made: dict[str, str] = {}
-        self._guard = Guard(self._filesystem, self.seals, self._read_store_id)
+        self._guard = Guard(self.seals, self._read_store_id)
         self.reserve = Reserve(path / RESERVE)
 
     def _directory_name(self, workflow_id: str) -> str:
         """Return the name of a run's directory."""
         return run_directory(workflow_id)
 
-    def _make_directories(self, workflow_id: str, *, is_new: bool) -> Waiting[int]:
+    def _make_directories(self, workflow_id: str, *, is_new: bool) -> Waiting[Directory]:
         """Make the store's directories durable and open the run's own.
 
         The parent of an existing directory is synced, too: the process that made it may have died first. Runs of a group
@@ -97,32 +97,31 @@ class Location:
         Raises:
             FileExistsError: it exists, and must not.
         """
-        filesystem = self._filesystem
-        yield partial(filesystem.make_root, str(self.path)), "root"
+        yield partial(self._filesystem.make_root, str(self.path)), "root"
         self._check_filesystem()
-        parent = filesystem.open_root(str(self.path))
+        parent = Directory.at(self._filesystem, str(self.path))
         try:
             self._guard.check_writer(parent, workflow_id)
         except BaseException:
-            filesystem.close(parent)
+            parent.close()
             raise
         for name in (RUNS, self._directory_name(workflow_id)):
             try:
                 try:
                     if name == RUNS:
-                        filesystem.make_directory(parent, name)
+                        parent.make_directory(name)
                         self.reserve.make()
                     else:
-                        yield partial(filesystem.make_directory, parent, name), None
+                        yield partial(parent.make_directory, name), None
                 except FileExistsError:
                     if is_new and name != RUNS:
                         raise
-                yield partial(filesystem.sync, parent), (name == RUNS, filesystem.status(parent).inode)
+                yield parent.sync, (name == RUNS, self._filesystem.status(parent.descriptor).inode)
                 if name == RUNS:
                     self._guard.make_identity(parent, workflow_id)
-                child = filesystem.open_directory(parent, name)
+                child = parent.open(name)
             finally:
-                filesystem.close(parent)
+                parent.close()
             parent = child
         self._made[workflow_id] = f"{self.path}/{RUNS}/{name}"
         return parent
@@ -157,15 +156,15 @@ class Location:
                 if root is not None:
                     self._guard.check_reader(root, "")
 
-    def _open_root(self) -> contextlib.AbstractContextManager[int | None]:
+    def _open_root(self) -> contextlib.AbstractContextManager[Directory | None]:
         """Open the store's directory for the block; None if there is none."""
-        return open_if_there(self._filesystem, self._filesystem.open_root, str(self.path))
+        return open_if_there(Directory.at, self._filesystem, str(self.path))
 
     def _read_store_id(self) -> str | None:
         """Return the identity of the store, which never changes."""
         if self._identity is None:
             with self._translate_errors("", "read"), self._open_root() as root:
-                self._identity = None if root is None else read_identity(self._filesystem, root)
+                self._identity = None if root is None else read_identity(root)
         return self._identity
 
     # The index of results is written without a sync: damage by a power cut is detected, and the index is rebuilt.
@@ -175,50 +174,48 @@ class Location:
         with self._translate_errors("", "read"), self._open_index() as directory:
             if directory is not None:
                 with contextlib.suppress(FileNotFoundError):
-                    return read_file(self._filesystem, directory, name, _MOST_INDEX)
+                    return read_file(directory, name, _MOST_INDEX)
             return None
 
     def write_index(self, name: str, content: bytes) -> None:
         """Replace a part of the index of results."""
         with self._translate_errors("", "write the index of"), self._open_index(is_made=True) as directory:
             if directory is not None:  # otherwise there is no store
-                replace_unsynced(self._filesystem, directory, name, content)
+                replace_unsynced(directory, name, content)
 
     def clear_index(self) -> None:
         """Remove the index of results."""
         with self._translate_errors("", "clear the index of"), self._open_index() as directory:
-            for name in () if directory is None else self._filesystem.names(directory):
-                with contextlib.suppress(FileNotFoundError):
-                    self._filesystem.unlink(directory or 0, name)
+            if directory is not None:
+                for name in directory.names():
+                    directory.discard(name)
 
     @contextlib.contextmanager
-    def _open_index(self, *, is_made: bool = False) -> Iterator[int | None]:
+    def _open_index(self, *, is_made: bool = False) -> Iterator[Directory | None]:
         with self._open_root() as root:
             if root is None:
                 yield None
                 return
             if is_made:
                 with contextlib.suppress(FileExistsError):
-                    self._filesystem.make_directory(root, INDEX)
-            with open_if_there(self._filesystem, self._filesystem.open_directory, root, INDEX) as directory:
+                    root.make_directory(INDEX)
+            with open_if_there(root.open, INDEX) as directory:
                 yield directory
 
     def _remove_directory(self, workflow_id: str) -> None:
-        filesystem = self._filesystem
-        with held_open(filesystem, filesystem.open_root(str(self.path))) as root:
-            opened = filesystem.open_directory(root, RUNS)
-        with held_open(filesystem, opened) as runs:
+        with Directory.at(self._filesystem, str(self.path)) as root:
+            opened = root.open(RUNS)
+        with opened as runs:
             with contextlib.suppress(OSError):  # the run was started again
-                filesystem.remove_directory(runs, self._directory_name(workflow_id))
-            filesystem.sync(runs)
+                runs.calls.remove_directory(runs.descriptor, self._directory_name(workflow_id))
+            runs.sync()
 
     def _run_names(self) -> list[str]:
-        filesystem = self._filesystem
         with self._translate_errors("", "list"), self._open_root() as root:
             if root is None:
                 return []
-            with open_if_there(filesystem, filesystem.open_directory, root, RUNS) as runs:
-                names = [] if runs is None else filesystem.names(runs)
+            with open_if_there(root.open, RUNS) as runs:
+                names = [] if runs is None else runs.names()
         return sorted(name for name in names if name[0] != ".")  # temporary, or of a file manager, such as .DS_Store
 
     def _make_fetch(self, workflow_id: str) -> Fetch:
@@ -227,7 +224,7 @@ class Location:
                 if directory is None:
                     raise CheckpointNotFoundError(workflow_id, detail="it was cleared")
                 try:
-                    return read_blob(self._filesystem, directory, workflow_id, digest, size, self.seals.value_seal)
+                    return read_blob(directory, workflow_id, digest, size, self.seals.value_seal)
                 except CheckpointCorruptedError:
                     if self._is_cleared(directory, workflow_id):
                         raise CheckpointNotFoundError(workflow_id, detail="it was cleared") from None
@@ -235,40 +232,38 @@ class Location:
 
         return fetch
 
-    def _is_cleared(self, directory: int, workflow_id: str) -> bool:
+    def _is_cleared(self, directory: Directory, workflow_id: str) -> bool:
         try:
             return not self._read_open_run(directory, workflow_id).records
         except FileNotFoundError:
             return True
 
-    def _read_open_run(self, directory: int, workflow_id: str, **options: Any) -> RunImage:
+    def _read_open_run(self, directory: Directory, workflow_id: str, **options: Any) -> RunImage:
         """Read a run whose directory is open; the options are those of `read_image`."""
-        fetch = self._make_fetch(workflow_id)
-        return read_image(self._filesystem, directory, workflow_id, fetch, seals=self.seals, **options)
+        return read_image(directory, workflow_id, self._make_fetch(workflow_id), seals=self.seals, **options)
 
-    def _open_run(self, workflow_id: str) -> contextlib.AbstractContextManager[int | None]:
+    def _open_run(self, workflow_id: str) -> contextlib.AbstractContextManager[Directory | None]:
         return self._open_directory(self._directory_name(workflow_id), workflow_id)
 
     @contextlib.contextmanager
-    def _open_directory(self, name: str, workflow_id: str = "") -> Iterator[int | None]:
+    def _open_directory(self, name: str, workflow_id: str = "") -> Iterator[Directory | None]:
         """Open a run's directory for the block; None if there is none. Refuse keys that do not belong to the store."""
-        filesystem = self._filesystem
-        opened: list[int] = []
+        opened: list[Directory] = []
         try:
             try:
-                opened.append(filesystem.open_root(str(self.path)))
+                opened.append(Directory.at(self._filesystem, str(self.path)))
                 self._guard.check_reader(opened[-1], workflow_id)
-                opened.append(filesystem.open_directory(opened[-1], RUNS))
-                opened.append(filesystem.open_directory(opened[-1], name))
+                opened.append(opened[-1].open(RUNS))
+                opened.append(opened[-1].open(name))
             except FileNotFoundError:
                 yield None
             else:
                 yield opened[-1]
         finally:
             for each in opened:
-                filesystem.close(each)
+                each.close()
 
-    def _read_directory(self, workflow_id: str, read: Callable[[int], T], otherwise: T) -> T:
+    def _read_directory(self, workflow_id: str, read: Callable[[Directory], T], otherwise: T) -> T:
         """Read something from the directory of a run; return `otherwise` if there is none."""
 
         def read_once() -> T:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.records.listing import RunInfo
-from flowckpt.core.system.filesystem import FileSystem, held_open
+from flowckpt.core.system.filesystem import Directory, held_open
 from flowckpt.core.system.process import ProcessIdentity, is_alive
 from flowckpt.errors import (
     CheckpointCorruptedError,
@@ -118,7 +118,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         """Read a run in its current state, or as an attempt left it; a cleared or missing run is empty."""
         known = self._peek(workflow_id) if attempt is None else None
 
-        def read(directory: int) -> RunImage:
+        def read(directory: Directory) -> RunImage:
             return self._read_open_run(directory, workflow_id, attempt=attempt, known=known)
 
         return self._read_directory(workflow_id, read, RunImage(workflow_id))
@@ -126,13 +126,13 @@ class FileReader(Location, LogRuns[FileRunWriter]):
     def started_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
         """Return the latest attempt that noted started steps, and the paths of these steps."""
 
-        def read(directory: int) -> tuple[int, tuple[str, ...]]:
-            if not self._filesystem.exists(directory, LOCK):
+        def read(directory: Directory) -> tuple[int, tuple[str, ...]]:
+            if not directory.exists(LOCK):
                 return 0, ()
             text = self._read_hint(directory, LOCK)
             attempt, _ = parse_started_steps(text)
-            if attempt and self.seals.has_key and not self._filesystem.exists(directory, segment_name(attempt)):
-                kept = read_packed_steps(self._filesystem, directory, attempt, self.seals)
+            if attempt and self.seals.has_key and not directory.exists(segment_name(attempt)):
+                kept = read_packed_steps(directory, attempt, self.seals)
                 if kept is not None:
                     return attempt, kept
             return parse_started_steps(text, lambda attempt: self._read_seal(directory, workflow_id, attempt))
@@ -143,8 +143,8 @@ class FileReader(Location, LogRuns[FileRunWriter]):
     def live_note(self, workflow_id: str) -> bytes | None:
         """Return the live note of a run."""
 
-        def read(directory: int) -> bytes | None:
-            if not self._filesystem.exists(directory, LIVE):
+        def read(directory: Directory) -> bytes | None:
+            if not directory.exists(LIVE):
                 return None
             content = self._read_hint(directory, LIVE)
             if not self.seals.has_key:
@@ -153,10 +153,10 @@ class FileReader(Location, LogRuns[FileRunWriter]):
 
         return self._read_directory(workflow_id, read, None)
 
-    def _read_hint(self, directory: int, name: str) -> bytes:
+    def _read_hint(self, directory: Directory, name: str) -> bytes:
         """Return the content of a file of hints; empty if it is damaged."""
         try:
-            return read_file(self._filesystem, directory, name, MOST_HINT)
+            return read_file(directory, name, MOST_HINT)
         except OSError as error:
             if error.errno not in NOT_OURS or error.errno == errno.ENOENT:
                 raise
@@ -165,25 +165,25 @@ class FileReader(Location, LogRuns[FileRunWriter]):
     def last_seen(self, workflow_id: str, attempt: int) -> datetime | None:
         """Return when the owner of an attempt last wrote to the lock file."""
 
-        def read(directory: int) -> datetime | None:
-            if not self._filesystem.exists(directory, LOCK):
+        def read(directory: Directory) -> datetime | None:
+            if not directory.exists(LOCK):
                 return None
-            with held_open(self._filesystem, self._filesystem.open_read(directory, LOCK)) as lock:
-                status = self._filesystem.status(lock)
-                found, _ = parse_started_steps(self._filesystem.read(lock, min(status.size, MOST_HINT), 0))
+            with directory.reading(LOCK) as lock:
+                status = directory.calls.status(lock)
+                found, _ = parse_started_steps(directory.calls.read(lock, min(status.size, MOST_HINT), 0))
             is_known = found == attempt and status.written_at > 0
             return datetime.fromtimestamp(status.written_at, UTC) if is_known else None
 
         return self._read_directory(workflow_id, read, None)
 
-    def _read_seal(self, directory: int, workflow_id: str, attempt: int) -> LineSeal | None:
+    def _read_seal(self, directory: Directory, workflow_id: str, attempt: int) -> LineSeal | None:
         """Return the seal of an attempt's segment; None if the segment is not sealed or missing.
 
         Raises:
             SealBrokenError: it is sealed with a missing key, so its notes must not be shown.
         """
         try:
-            header, _, _ = parse_header(read_lines(self._filesystem, directory, segment_name(attempt), 1))
+            header, _, _ = parse_header(read_lines(directory, segment_name(attempt), 1))
             return self.seals.find_seal(workflow_id, attempt, header, segment_name(attempt))
         except SegmentDamagedError:
             return None
@@ -196,40 +196,39 @@ class FileReader(Location, LogRuns[FileRunWriter]):
 
     def attempts(self, workflow_id: str) -> list[int]:
         """Return the ascending numbers of the attempts that wrote."""
-        return self._read_directory(workflow_id, lambda found: list_attempts(self._filesystem, found, self.seals), [])
+        return self._read_directory(workflow_id, lambda found: list_attempts(found, self.seals), [])
 
     def claimed_by(self, workflow_id: str, attempt: int) -> ProcessIdentity | None:
         """Return the process named in the header of an attempt's segment."""
         with self._open_run(workflow_id) as directory:
-            owner = None if directory is None else read_owner(self._filesystem, directory, attempt)
+            owner = None if directory is None else read_owner(directory, attempt)
             return None if owner is None else owner.process
 
     def owner(self, workflow_id: str) -> Owner | None:
         """Return the live owner of a run."""
         return self._read_directory(workflow_id, self._find_live_owner, None)
 
-    def _find_live_owner(self, directory: int) -> Owner | None:
+    def _find_live_owner(self, directory: Directory) -> Owner | None:
         """Return the writer of the newest segment if it still holds the lock.
 
         The lock is not tried if the writer is known to be dead: a process that takes the run over at this moment would
         find it held.
         """
-        filesystem = self._filesystem
-        owner = read_newest_owner(filesystem, directory)
-        if owner is None or not filesystem.exists(directory, LOCK):
+        owner = read_newest_owner(directory)
+        if owner is None or not directory.exists(LOCK):
             return None
         if is_alive(owner.process) is False:
             return None
         try:
-            lock = filesystem.open_read(directory, LOCK)  # a reader never writes, and may lack the permission
+            lock = directory.open_read(LOCK)  # a reader never writes, and may lack the permission
         except OSError as error:
             if error.errno == errno.EINVAL:  # planted: not a lock file of flowckpt
                 return None
             raise
-        with held_open(filesystem, lock):
-            if filesystem.lock(lock):
+        with held_open(directory.calls, lock):
+            if directory.calls.lock(lock):
                 return None
-        return None if is_released(filesystem, directory) else owner
+        return None if is_released(directory) else owner
 
     def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
         """Return the runs and the damaged ones; raises the same errors as `list_runs`."""
@@ -281,18 +280,16 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         found = dict.fromkeys(names, math.inf)
         with contextlib.suppress(OSError), self._open_root() as root:
             if root is not None:
-                with held_open(self._filesystem, self._filesystem.open_directory(root, RUNS)) as runs:
+                with root.open(RUNS) as runs:
                     for name in found:
                         found[name] = self._read_last_write(runs, name)
         return found
 
-    def _read_last_write(self, runs: int, name: str) -> float:
-        filesystem = self._filesystem
+    def _read_last_write(self, runs: Directory, name: str) -> float:
         try:
-            with held_open(filesystem, filesystem.open_directory(runs, name)) as directory:
-                newest = segment_numbers(filesystem.names(directory))[-1]
-                with held_open(filesystem, filesystem.open_read(directory, segment_name(newest))) as file:
-                    return (filesystem.status(file).written_at or math.inf) + _TICK
+            with runs.open(name) as directory:
+                newest = segment_numbers(directory.names())[-1]
+                return (directory.status(segment_name(newest)).written_at or math.inf) + _TICK
         except (OSError, IndexError):
             return math.inf
 
@@ -312,16 +309,15 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         with self._open_directory(name) as directory:
             if directory is None:
                 return None
-            info = describe_run(self._filesystem, directory, self._make_fetch, self.seals)
+            info = describe_run(directory, self._make_fetch, self.seals)
             return None if info is None else info.with_owner(self._find_live_owner(directory))
 
     def signals(self, workflow_id: str) -> list[Signal]:
         """Return the messages for a run, in the order of sending."""
-        filesystem, seals = self._filesystem, self.seals
 
-        def read(run: int) -> list[Signal]:
-            is_there = filesystem.exists(run, SIGNALS)  # most runs never get one
-            return signals.read_signals(filesystem, run, workflow_id, seals) if is_there else []
+        def read(run: Directory) -> list[Signal]:
+            is_there = run.exists(SIGNALS)  # most runs never get one
+            return signals.read_signals(run, workflow_id, self.seals) if is_there else []
 
         return self._read_directory(workflow_id, read, [])
 
@@ -354,7 +350,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
 
     def _read_run_id(self, name: str) -> str | None:
         with self._open_directory(name) as directory:
-            return None if directory is None else read_run_id(self._filesystem, directory, self.seals)
+            return None if directory is None else read_run_id(directory, self.seals)
 
     def _check_run(self, workflow_id: str) -> list[Finding]:
         try:
@@ -397,7 +393,7 @@ def _make_finding(name: str, error: Exception) -> Finding:
 _STEP = 16 * 1024
 
 
-def read_run_id(filesystem: FileSystem, directory: int, seals: Seals = PLAIN) -> str | None:
+def read_run_id(directory: Directory, seals: Seals = PLAIN) -> str | None:
     """Return the id of the run in a directory, from its newest header; None if the run is missing or cleared.
 
     With a key, a tombstone must be authenticated, so the id of a seemingly cleared run is returned, too.
@@ -405,40 +401,39 @@ def read_run_id(filesystem: FileSystem, directory: int, seals: Seals = PLAIN) ->
     Raises:
         CheckpointCorruptedError: the header is damaged.
     """
-    workflow_id, is_cleared = _read_id_and_kind(filesystem, directory)
+    workflow_id, is_cleared = _read_id_and_kind(directory)
     return None if is_cleared and not seals.has_key else workflow_id
 
 
-def read_cleared_id(filesystem: FileSystem, directory: int) -> str | None:
+def read_cleared_id(directory: Directory) -> str | None:
     """Return the id of a cleared run whose directory still exists; None if there is none.
 
     Raises:
         CheckpointCorruptedError: the header is damaged.
     """
-    workflow_id, is_cleared = _read_id_and_kind(filesystem, directory)
+    workflow_id, is_cleared = _read_id_and_kind(directory)
     return workflow_id if is_cleared else None
 
 
-def _read_id_and_kind(filesystem: FileSystem, directory: int) -> tuple[str | None, bool]:
-    names = filesystem.names(directory)
+def _read_id_and_kind(directory: Directory) -> tuple[str | None, bool]:
+    names = directory.names()
     numbers = segment_numbers(names)
     if not numbers:
         if (head := next((name for name in names if parse_head_number(name) is not None), None)) is not None:
             raise CheckpointCorruptedError("", location=head, detail="all segments of the run are missing")
         return None, False
-    header = _read_header(filesystem, directory, numbers[-1])
+    header = _read_header(directory, numbers[-1])
     for number in reversed(numbers):
-        header = _read_header(filesystem, directory, number)
-        if header.get("kind") == "cleared" or _is_begun(filesystem, directory, number):
+        header = _read_header(directory, number)
+        if header.get("kind") == "cleared" or _is_begun(directory, number):
             break
     return str(header["workflow_id"]), header.get("kind") == "cleared"
 
 
-def list_attempts(filesystem: FileSystem, directory: int, seals: Seals = PLAIN) -> list[int]:
+def list_attempts(directory: Directory, seals: Seals = PLAIN) -> list[int]:
     """Return the ascending attempts of a run that wrote: its segments, and the attempts in a pack.
 
     Args:
-        filesystem: the calls.
         directory: the run's directory, open.
         seals: the seals of the store, to open a pack.
 
@@ -449,62 +444,62 @@ def list_attempts(filesystem: FileSystem, directory: int, seals: Seals = PLAIN) 
     kinds: dict[int, object] = {}
 
     def inspect(number: int) -> tuple[bool, Cut | None]:
-        kinds[number] = _read_header(filesystem, directory, number).get("kind")
+        kinds[number] = _read_header(directory, number).get("kind")
         if kinds[number] is not None:
             return True, None
-        if not _is_begun(filesystem, directory, number):
+        if not _is_begun(directory, number):
             return False, None
-        return True, _read_adoption(filesystem, directory, number, seals)
+        return True, _read_adoption(directory, number, seals)
 
-    for number, _ in select_segments(segment_numbers(filesystem.names(directory)), inspect):
+    for number, _ in select_segments(segment_numbers(directory.names()), inspect):
         if kinds[number] is None:
             found.add(number)
         elif kinds[number] == PACK:
-            pack = _read_header(filesystem, directory, number)
-            found.update(_read_sections(filesystem, directory, number, seals), pack.get("taken", ()))
+            pack = _read_header(directory, number)
+            found.update(_read_sections(directory, number, seals), pack.get("taken", ()))
     return sorted(found)
 
 
-def is_begun_run(filesystem: FileSystem, directory: int) -> bool:
+def is_begun_run(directory: Directory) -> bool:
     """Return whether anything was ever saved to the run in a directory, even if all of it was removed.
 
     Raises:
         CheckpointCorruptedError: a header is damaged.
     """
-    for number in reversed(segment_numbers(filesystem.names(directory))):
-        if _read_header(filesystem, directory, number).get("kind") == "cleared":
+    for number in reversed(segment_numbers(directory.names())):
+        if _read_header(directory, number).get("kind") == "cleared":
             return False
-        if _is_begun(filesystem, directory, number):
+        if _is_begun(directory, number):
             return True
     return False
 
 
-def read_packed_steps(filesystem: FileSystem, directory: int, attempt: int, seals: Seals) -> tuple[str, ...] | None:
+def read_packed_steps(directory: Directory, attempt: int, seals: Seals) -> tuple[str, ...] | None:
     """Return the steps that an attempt noted as started, from a pack; None if no pack has the note.
 
     Raises:
         CheckpointCorruptedError: a header or the pack is damaged.
     """
-    for number in reversed(segment_numbers(filesystem.names(directory))):
-        if number > attempt and _read_header(filesystem, directory, number).get("kind") == PACK:
-            sections = _read_sections(filesystem, directory, number, seals)
+    for number in reversed(segment_numbers(directory.names())):
+        if number > attempt and _read_header(directory, number).get("kind") == PACK:
+            sections = _read_sections(directory, number, seals)
             noted_attempt, paths = sections[max(sections)].header.get("begun", (0, ()))
             return tuple(paths) if noted_attempt == attempt else None
     return None
 
 
-def _read_adoption(filesystem: FileSystem, directory: int, number: int, seals: Seals) -> Cut | None:
+def _read_adoption(directory: Directory, number: int, seals: Seals) -> Cut | None:
     """Return the record that a segment continues; None if there is none, or if it is sealed and there is no key."""
     if number == 1:
         return None
-    header = _read_header(filesystem, directory, number)
+    header = _read_header(directory, number)
     seal = None
     try:
         if "seal" in header:
-            data = read_file(filesystem, directory, segment_name(number))
+            data = read_file(directory, segment_name(number))
             _, seal = open_header(str(header["workflow_id"]), number, data, seals)
         else:
-            data = read_lines(filesystem, directory, segment_name(number), 3)
+            data = read_lines(directory, segment_name(number), 3)
         return parse_adoption(data, number=number, seal=seal)
     except (KeyMissingError, WrongKeyError):
         return Cut(0)
@@ -512,9 +507,9 @@ def _read_adoption(filesystem: FileSystem, directory: int, number: int, seals: S
         raise CheckpointCorruptedError("", location=segment_name(number), detail=str(damage)) from damage
 
 
-def _read_sections(filesystem: FileSystem, directory: int, number: int, seals: Seals) -> dict[int, Segment]:
-    data = read_file(filesystem, directory, segment_name(number))
-    workflow_id = str(_read_header(filesystem, directory, number)["workflow_id"])
+def _read_sections(directory: Directory, number: int, seals: Seals) -> dict[int, Segment]:
+    data = read_file(directory, segment_name(number))
+    workflow_id = str(_read_header(directory, number)["workflow_id"])
     _, seal = open_header(workflow_id, number, data, seals)
     try:
         return parse_segment(data, number=number, seal=seal).sections
@@ -522,24 +517,21 @@ def _read_sections(filesystem: FileSystem, directory: int, number: int, seals: S
         raise CheckpointCorruptedError("", location=segment_name(number), detail=str(damage)) from damage
 
 
-def read_key_id(filesystem: FileSystem, directory: int) -> str:
+def read_key_id(directory: Directory) -> str:
     """Return the id of the key that sealed the newest segment of a run; empty if it is not sealed.
 
     Raises:
         CheckpointCorruptedError: its header is damaged.
     """
-    numbers = segment_numbers(filesystem.names(directory))
-    seal = _read_header(filesystem, directory, numbers[-1]).get("seal") if numbers else None
+    numbers = segment_numbers(directory.names())
+    seal = _read_header(directory, numbers[-1]).get("seal") if numbers else None
     return str(seal.get("key", "")) if isinstance(seal, dict) else ""
 
 
-def describe_run(
-    filesystem: FileSystem, directory: int, fetch_for: Callable[[str], Fetch], seals: Seals = PLAIN
-) -> RunInfo | None:
+def describe_run(directory: Directory, fetch_for: Callable[[str], Fetch], seals: Seals = PLAIN) -> RunInfo | None:
     """Return the run in a directory as listed; None if it has no checkpoint.
 
     Args:
-        filesystem: the calls.
         directory: the run's directory, open.
         fetch_for: returns the function that reads the large values of a run.
         seals: the seals of the store. A sealed run is read completely: a single line proves nothing.
@@ -547,65 +539,64 @@ def describe_run(
     Raises:
         CheckpointCorruptedError: a required line is damaged.
     """
-    workflow_id = read_run_id(filesystem, directory, seals)
+    workflow_id = read_run_id(directory, seals)
     if workflow_id is None:
         return None
-    numbers = segment_numbers(filesystem.names(directory))
+    numbers = segment_numbers(directory.names())
     if not numbers:  # cleared meanwhile
         return None
-    _read_header(filesystem, directory, numbers[0])  # a run with a damaged beginning is reported as damaged, not listed
+    _read_header(directory, numbers[0])  # a run with a damaged beginning is reported as damaged, not listed
     for number in reversed(numbers):
-        if not _is_begun(filesystem, directory, number):
+        if not _is_begun(directory, number):
             continue
-        if seals.has_key or "seal" in _read_header(filesystem, directory, number):
+        if seals.has_key or "seal" in _read_header(directory, number):
             break
-        last = _read_last_record(filesystem, directory, number)
+        last = _read_last_record(directory, number)
         # The last record of a pack has everything needed here.
-        first = last if last and "attempt" in last else _read_first_record(filesystem, directory, number)
+        first = last if last and "attempt" in last else _read_first_record(directory, number)
         if not first or not last or "sequence" not in first or "sequence" not in last:
             break  # only a deletion or an adoption: the last checkpoint is known only from the whole run
-        if first is not last and _read_header(filesystem, directory, number).get("kind") == PACK:
+        if first is not last and _read_header(directory, number).get("kind") == PACK:
             break  # its newest attempt no longer has a checkpoint
         try:
-            if (started_at := _read_start(filesystem, directory, number, first)) is None:
+            if (started_at := _read_start(directory, number, first)) is None:
                 break
             return make_run_info(workflow_id, last.get("attempt", number), started_at, first, last)
         except (ValueError, KeyError, TypeError) as error:  # these lines are read unverified
             detail = f"a record is malformed: {error}"
             raise CheckpointCorruptedError(workflow_id, location=segment_name(number), detail=detail) from error
     fetch = fetch_for(workflow_id)
-    return LoadedRun(read_image(filesystem, directory, workflow_id, fetch, seals=seals), fetch).info()
+    return LoadedRun(read_image(directory, workflow_id, fetch, seals=seals), fetch).info()
 
 
-def _read_start(filesystem: FileSystem, directory: int, number: int, first: dict[str, Any]) -> datetime | None:
+def _read_start(directory: Directory, number: int, first: dict[str, Any]) -> datetime | None:
     """Return when the first checkpoint of a run was saved, from its newest segment; None if that does not record it.
 
     Args:
-        filesystem: the calls.
         directory: the run's directory, open.
         number: the newest segment with records.
         first: its first record.
     """
-    header = _read_header(filesystem, directory, number)
+    header = _read_header(directory, number)
     if header.get("kind") == PACK:
         return datetime.fromisoformat(header["started_at"])
-    cut = _read_adoption(filesystem, directory, number, PLAIN)
+    cut = _read_adoption(directory, number, PLAIN)
     if cut is not None and cut.seen is None:
         return None
     return datetime.fromisoformat((cut and cut.started_at) or first["saved_at"])
 
 
-def _read_header(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any]:
+def _read_header(directory: Directory, number: int) -> dict[str, Any]:
     try:
-        return parse_header(read_lines(filesystem, directory, segment_name(number), 1))[0]
+        return parse_header(read_lines(directory, segment_name(number), 1))[0]
     except SegmentDamagedError as damage:
         raise CheckpointCorruptedError("", location=segment_name(number), detail=str(damage)) from damage
 
 
-def _is_begun(filesystem: FileSystem, directory: int, number: int) -> bool:
+def _is_begun(directory: Directory, number: int) -> bool:
     """Return whether a segment has a record, so that readers use it."""
     wanted = _lines_to_first_record(number)
-    lines = read_lines(filesystem, directory, segment_name(number), wanted).split(b"\n")
+    lines = read_lines(directory, segment_name(number), wanted).split(b"\n")
     return len(lines) > wanted or (len(lines) == wanted and _parse_line(lines[-1]) is not None)
 
 
@@ -613,21 +604,21 @@ def _lines_to_first_record(number: int) -> int:
     return 2 if number == 1 else 3
 
 
-def _read_first_record(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any] | None:
+def _read_first_record(directory: Directory, number: int) -> dict[str, Any] | None:
     """Return the first record of a segment; a checkpoint there has fields that later ones leave out."""
     wanted = _lines_to_first_record(number)
-    lines = read_lines(filesystem, directory, segment_name(number), wanted).split(b"\n")
+    lines = read_lines(directory, segment_name(number), wanted).split(b"\n")
     return _parse_line(lines[wanted - 1]) if len(lines) > wanted else None
 
 
-def _read_last_record(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any] | None:
+def _read_last_record(directory: Directory, number: int) -> dict[str, Any] | None:
     """Return the last whole record of a segment, reading backwards until one is found."""
-    with held_open(filesystem, filesystem.open_read(directory, segment_name(number))) as file:
-        size = filesystem.status(file).size
+    with directory.reading(segment_name(number)) as file:
+        size = directory.calls.status(file).size
         step = _STEP
         while True:
             start = max(0, size - step)
-            lines = filesystem.read(file, size - start, start).split(b"\n")
+            lines = directory.calls.read(file, size - start, start).split(b"\n")
             for line in reversed(lines if start == 0 else lines[1:]):
                 if (found := _parse_line(line)) is not None and ("sequence" in found or "deletes" in found):
                     return found

@@ -21,7 +21,7 @@ from flowckpt.core.codec.results import Blobs, encode_time
 from flowckpt.core.records import CheckpointData, HistoryView, Reason
 from flowckpt.core.system.blocking import APART, Waiting
 from flowckpt.core.system.declared import shell_word
-from flowckpt.core.system.filesystem import FULL, NOWHERE, FileSystem, Place, open_if_there
+from flowckpt.core.system.filesystem import FULL, NOWHERE, Directory, Place, open_if_there
 from flowckpt.errors import CheckpointStorageError, DiskFullError, FencedError, VanishedError
 from flowckpt.stores.file.directory import StartedSteps, give_up_segment, read_lines, seal_live_note
 from flowckpt.stores.file.layout import mark_name, released_name, segment_name, segment_numbers
@@ -45,7 +45,6 @@ class OpenRun:
     """A run's directory and its lock file, open for the writers of successive attempts.
 
     Attributes:
-        filesystem: the calls.
         directory: the run's directory.
         workflow_id: the run.
         fetch: reads large values.
@@ -55,8 +54,7 @@ class OpenRun:
         token: identifies the owner.
     """
 
-    filesystem: FileSystem
-    directory: int
+    directory: Directory
     workflow_id: str
     fetch: Fetch
     seals: Seals = PLAIN
@@ -83,7 +81,7 @@ class FileRunWriter(LogRunWriter):
         super().__init__(image, writer.number, opened.token, opened.fetch)
         self.opened = opened
         self.writer = writer
-        self.started = StartedSteps(opened.filesystem, opened.lock, writer.number, writer.seal)
+        self.started = StartedSteps(opened.directory.calls, opened.lock, writer.number, writer.seal)
         self._guard = guard
         self._has_blob_directory = False
         self._live_note_count = 0
@@ -119,7 +117,7 @@ class FileRunWriter(LogRunWriter):
         opened = self.opened
         # After a later claim, the lock is for the next owner.
         if not opened.is_locked and self.writer.find_fence(is_claim_enough=True) is None:
-            opened.is_locked = opened.filesystem.lock(opened.lock)
+            opened.is_locked = opened.directory.calls.lock(opened.lock)
 
     def _encode(self, data: CheckpointData, view: HistoryView) -> tuple[bytes, Blobs]:
         """Return the fields of a checkpoint after its results, and the large values that they refer to.
@@ -190,14 +188,8 @@ class FileRunWriter(LogRunWriter):
         return (self.is_adopted or (self.writer.number == 1 and not self.is_guarded)) and self.is_mine
 
     def _write_values(self, missing: Mapping[str, Blob]) -> None:
-        opened = self.opened
-        write_blobs(
-            opened.filesystem,
-            opened.directory,
-            missing.values(),
-            opened.seals.value_seal,
-            is_directory_durable=self._has_blob_directory,
-        )
+        values, is_durable = self.opened.seals.value_seal, self._has_blob_directory
+        write_blobs(self.opened.directory, missing.values(), values, is_folder_durable=is_durable)
         self._has_blob_directory = True
 
     def _note_append(self, save: PreparedSave) -> None:
@@ -329,19 +321,19 @@ class FileRunWriter(LogRunWriter):
                 if self._guard is not None:
                     self._guard.close(is_end=is_mine and is_release)
             finally:  # the run must not stay locked, whatever happens
-                if (
-                    is_mine and opened.is_locked
-                ):  # closing is not enough: a child that a step forked has the file open, too
-                    opened.filesystem.unlock(opened.lock)
-                opened.filesystem.close(opened.lock)
-                opened.filesystem.close(opened.directory)
+                calls = opened.directory.calls
+                # Closing is not enough to unlock: a child that a step forked has the file open, too.
+                if is_mine and opened.is_locked:
+                    calls.unlock(opened.lock)
+                calls.close(opened.lock)
+                opened.directory.close()
 
-    def share_from(self, source: int, sizes: Mapping[str, int]) -> None:
+    def share_from(self, source: Directory, sizes: Mapping[str, int]) -> None:
         """Link large values of another run, given its open directory, as far as that is possible."""
         with self._lock_for_write():
             missing = {digest: size for digest, size in sizes.items() if digest not in self._values}
             opened = self.opened
-            self._values |= share_blobs(opened.filesystem, source, opened.directory, missing, opened.seals.value_seal)
+            self._values |= share_blobs(source, opened.directory, missing, opened.seals.value_seal)
             self._has_blob_directory = True
 
 
@@ -415,7 +407,7 @@ class SegmentWriter(FencedWriter):
     def __init__(self, opened: OpenRun, file: int, *, number: int, digest: bytes, seal: LineSeal | None = None) -> None:
         self.number = number
         self.has_written = False
-        self._filesystem = opened.filesystem
+        self._filesystem = opened.directory.calls
         self._directory = opened.directory
         self._file = file
         self._workflow_id = opened.workflow_id
@@ -512,8 +504,8 @@ class SegmentWriter(FencedWriter):
         """
         names: list[str] = []
         with contextlib.suppress(FileNotFoundError):  # the directory itself was removed
-            names = self._filesystem.names(self._directory)
-        if not self._filesystem.is_named(self._file, self._directory, segment_name(self.number)):
+            names = self._directory.names()
+        if not self._directory.is_named(self._file, segment_name(self.number)):
             return self._fenced_error(self._find_newest_of_others(names))
         later = [number for number in segment_numbers(names) if number > self.number]
         is_fenced = bool(later) if is_claim_enough else any(map(self._has_more_than_header, later))
@@ -521,25 +513,23 @@ class SegmentWriter(FencedWriter):
 
     def _has_more_than_header(self, number: int) -> bool:
         """Return whether a segment has more than its header, also if that is not yet a record."""
-        filesystem = self._filesystem
-        with open_if_there(filesystem, filesystem.open_read, self._directory, segment_name(number)) as file:
-            start = b"" if file is None else filesystem.read(file, _HEADER_BYTES, 0)  # None if given up
+        with open_if_there(self._directory.reading, segment_name(number)) as file:
+            start = b"" if file is None else self._filesystem.read(file, _HEADER_BYTES, 0)  # None if given up
         return start.find(b"\n") not in (-1, len(start) - 1)
 
     def give_up(self) -> None:
         """Remove the segment if nothing was written to it."""
         if not self.has_written and not self.is_poisoned:
-            give_up_segment(self._filesystem, self._directory, self._file, self.number)
+            give_up_segment(self._directory, self._file, self.number)
 
     def note_release(self) -> None:
         """Note in the directory that this writer, which never had the lock, released the run.
 
         Nothing is synced: see `is_released`.
         """
-        filesystem, directory = self._filesystem, self._directory
-        if filesystem.is_named(self._file, directory, segment_name(self.number)):
-            name = released_name(self.number, filesystem.status(self._file).inode)
-            filesystem.close(filesystem.create(directory, name))
+        if self._directory.is_named(self._file, segment_name(self.number)):
+            name = released_name(self.number, self._filesystem.status(self._file).inode)
+            self._filesystem.close(self._directory.create(name))
 
     def close(self) -> None:
         """Close the segment's file."""
@@ -557,13 +547,13 @@ class SegmentWriter(FencedWriter):
             return self.number
         identity = self._remove_mark()
         try:
-            names = self._filesystem.names(self._directory)
+            names = self._directory.names()
         except FileNotFoundError:  # the directory itself was removed
             return None
         name = segment_name(self.number)
         path = f"{self.directory_path}/{name}" if self.directory_path else ""
         self._place = path, identity
-        place = self._filesystem.place_of(self._file, self._directory, name, path)
+        place = self._filesystem.place_of(self._file, self._directory.descriptor, name, path)
         if place is Place.UNNAMED:
             return self._find_newest_of_others(names)
         if place is not Place.HERE:
@@ -591,7 +581,7 @@ class SegmentWriter(FencedWriter):
         if newest <= self.number or self.number in numbers:  # it was cleared, and perhaps started again
             return None
         try:
-            header, _, _ = parse_header(read_lines(self._filesystem, self._directory, segment_name(newest), 1))
+            header, _, _ = parse_header(read_lines(self._directory, segment_name(newest), 1))
         except (FileNotFoundError, SegmentDamagedError):
             return newest
         return None if header.get("kind") == "cleared" else newest
@@ -603,8 +593,7 @@ class SegmentWriter(FencedWriter):
         if not status.is_writable:
             filesystem.set_writable(self._file, True)
         if status.links > 1:
-            with contextlib.suppress(FileNotFoundError):
-                filesystem.unlink(self._directory, mark_name(self.number, status.inode))
+            self._directory.discard(mark_name(self.number, status.inode))
         return status.device, status.inode
 
     def check_usable(self) -> None:

@@ -19,7 +19,7 @@ from flowckpt.core.records import CheckpointData, HistoryView, Reason
 from flowckpt.core.records.listing import sort_key
 from flowckpt.core.system.blocking import SyncGroup, Waiting, run_in_place
 from flowckpt.core.system.declared import shell_word
-from flowckpt.core.system.filesystem import FileSystem, held_open
+from flowckpt.core.system.filesystem import Directory, FileSystem, held_open
 from flowckpt.core.system.ids import new_token
 from flowckpt.core.system.process import current_process
 from flowckpt.errors import (
@@ -140,7 +140,7 @@ class FileRuns(FileReader):
 
     def _is_gone(self) -> bool:
         with contextlib.suppress(OSError), self._open_root() as root:
-            return root is None or not self._filesystem.exists(root, RUNS)
+            return root is None or not root.exists(RUNS)
         return False
 
     def _claim(self, workflow_id: str, *, take_over: bool, at_least: int) -> Claimed[FileRunWriter]:
@@ -191,7 +191,7 @@ class FileRuns(FileReader):
     ) -> Waiting[FileRunWriter]:
         """Make the run's directory durable and claim it; see `claim_run`."""
         directory = yield from self._make_directories(workflow_id, is_new=is_new)
-        opened = OpenRun(self._filesystem, directory, workflow_id, self._make_fetch(workflow_id), self.seals)
+        opened = OpenRun(directory, workflow_id, self._make_fetch(workflow_id), self.seals)
         try:
             claimed = yield from claim_run(
                 opened, at_least=at_least, take_over=take_over, now=self._clock.now(), known=known
@@ -199,7 +199,7 @@ class FileRuns(FileReader):
         except BaseException:
             if opened.lock >= 0:
                 self._filesystem.close(opened.lock)
-            self._filesystem.close(directory)
+            directory.close()
             raise
         claimed.writer.directory_path = self._made.pop(workflow_id, "")
         return claimed
@@ -283,7 +283,7 @@ class FileRuns(FileReader):
         """Remove a run, after a tombstone."""
         self._clear_if(workflow_id, None)
 
-    def _clear_if(self, workflow_id: str, condition: Callable[[int], bool] | None) -> bool:
+    def _clear_if(self, workflow_id: str, condition: Callable[[Directory], bool] | None) -> bool:
         """Remove a run if a condition on its open, locked directory holds; return whether it was removed."""
         self._check_writer(workflow_id)
         self.release(workflow_id)
@@ -297,34 +297,31 @@ class FileRuns(FileReader):
             RunLockedError: another process owns it.
         """
 
-        def is_unbegun(directory: int) -> bool:
+        def is_unbegun(directory: Directory) -> bool:
             if self._read_open_run(directory, workflow_id).records:
                 raise RunExistsError(workflow_id)
             return True
 
         self._retry(workflow_id, "receive", lambda: self._clear_once(workflow_id, is_unbegun))
 
-    def _clear_once(self, workflow_id: str, only_if: Callable[[int], bool] | None) -> bool:
-        filesystem = self._filesystem
-        with self._open_run(workflow_id) as directory:
-            if directory is None:
+    def _clear_once(self, workflow_id: str, only_if: Callable[[Directory], bool] | None) -> bool:
+        with self._open_run(workflow_id) as run:
+            if run is None:
                 return False
-            with held_open(filesystem, filesystem.open_lock(directory, LOCK)) as lock:
-                is_locked = take_lock(filesystem, lock)
-                if not filesystem.status(lock).links:
+            with held_open(run.calls, run.open_lock(LOCK)) as lock:
+                is_locked = take_lock(run.calls, lock)
+                if not run.calls.status(lock).links:
                     raise FileNotFoundError(errno.ENOENT, "another clear has removed the lock", LOCK)
-                if not is_locked and not is_released(filesystem, directory):
-                    holder = read_newest_owner(filesystem, directory)
+                if not is_locked and not is_released(run):
+                    holder = read_newest_owner(run)
                     raise RunLockedError(workflow_id, holder=str(holder or "another process"))
-                if only_if is not None and not only_if(directory):
+                if only_if is not None and not only_if(run):
                     return False
                 is_sealed = self.seals.has_key and self._read_store_id() is not None
                 now, seals = self._clock.now(), self.seals if is_sealed else PLAIN
-                tombstone = write_with_reserve(
-                    filesystem, lock, lambda: write_tombstone(filesystem, directory, workflow_id, now, seals)
-                )
-                sweep_cleared(filesystem, directory, tombstone)
-                filesystem.unlink(directory, LOCK)  # a missing lock cannot be owned; claimers try again
+                tombstone = write_with_reserve(run.calls, lock, lambda: write_tombstone(run, workflow_id, now, seals))
+                sweep_cleared(run, tombstone)
+                run.unlink(LOCK)  # a missing lock cannot be owned; claimers try again
             self._remove_directory(workflow_id)
         return True
 
@@ -355,15 +352,14 @@ class FileRuns(FileReader):
             with self._open_run(workflow_id) as directory:
                 if directory is None:
                     raise CheckpointNotFoundError(workflow_id)
-                fetch = self._make_fetch(workflow_id)
-                return store_keys.trust_report(self._filesystem, directory, workflow_id, fetch, self.seals)
+                return store_keys.trust_report(directory, workflow_id, self._make_fetch(workflow_id), self.seals)
 
         return self._retry(workflow_id, "read", read_once)
 
     def plain_runs(self) -> list[str]:
         """Return the runs whose newest segment was written without a key."""
         with self._translate_errors("", "list"), self._open_root() as root:
-            return [] if root is None else store_keys.list_plain_runs(self._filesystem, root)
+            return [] if root is None else store_keys.list_plain_runs(root)
 
     def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
         """Write a whole run next to the others, then give it its name."""
@@ -371,13 +367,13 @@ class FileRuns(FileReader):
             raise RunExistsError(workflow_id)
         if (owner := self.owner(workflow_id)) is not None:
             raise RunLockedError(workflow_id, holder=str(owner))
-        staged, filesystem, attempt = StagedRuns(self), self._filesystem, 0
+        staged, attempt = StagedRuns(self), 0
         try:
             for data in checkpoints():
                 if not attempt:
                     self._check_writer(workflow_id)
                     with self._open_runs(workflow_id) as directory:
-                        sweep_abandoned(filesystem, directory, partial(_remove_unfinished, filesystem))
+                        sweep_abandoned(directory, _remove_unfinished)
                 if data.attempt != attempt:
                     staged.end_attempt(workflow_id, data.saved_at)
                 attempt = data.attempt
@@ -390,20 +386,19 @@ class FileRuns(FileReader):
                 staged.close()
             if attempt:
                 with contextlib.suppress(Exception), self._open_runs(workflow_id) as directory:
-                    _remove_unfinished(filesystem, directory, staged.name)
+                    _remove_unfinished(directory, staged.name)
             raise
 
     @contextlib.contextmanager
-    def _open_runs(self, workflow_id: str) -> Iterator[int]:
+    def _open_runs(self, workflow_id: str) -> Iterator[Directory]:
         """Open the directory of all runs for the block, created if it is missing."""
-        filesystem = self._filesystem
         with self._translate_errors(workflow_id, "receive"):
-            filesystem.make_root(str(self.path))
+            self._filesystem.make_root(str(self.path))
             self._check_filesystem()
-            with held_open(filesystem, filesystem.open_root(str(self.path))) as root:
-                make_folder(filesystem, root, RUNS)
-                opened = filesystem.open_directory(root, RUNS)
-            with held_open(filesystem, opened) as directory:
+            with Directory.at(self._filesystem, str(self.path)) as root:
+                make_folder(root, RUNS)
+                opened = root.open(RUNS)
+            with opened as directory:
                 yield directory
 
     def _publish(self, name: str, workflow_id: str) -> None:
@@ -411,14 +406,14 @@ class FileRuns(FileReader):
         with self._open_runs(workflow_id) as directory:
             for _ in range(PATIENCE):
                 try:
-                    self._filesystem.rename(directory, name, run_directory(workflow_id))
+                    directory.rename(name, run_directory(workflow_id))
                 except OSError as error:
                     if error.errno not in _TAKEN:
                         raise
                     self.remove_empty(workflow_id)
                     continue
                 try:
-                    self._filesystem.sync(directory)
+                    directory.sync()
                 except OSError as error:
                     raise CheckpointStorageError(
                         f"run {workflow_id!r} is in the store, but whether its name is on the disk is unknown: {error.strerror}",
@@ -435,7 +430,7 @@ class FileRuns(FileReader):
         """Replace the live note of an owned run."""
         with self._open_run(writer.workflow_id) as directory:  # the writer's may be closed meanwhile
             if directory is not None:
-                replace_unsynced(self._filesystem, directory, LIVE, writer.seal_live_note(content))
+                replace_unsynced(directory, LIVE, writer.seal_live_note(content))
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
         """Write a message for a run, which another process may own; return whether it is new."""
@@ -446,22 +441,22 @@ class FileRuns(FileReader):
             with self._open_run(workflow_id) as directory:
                 if directory is None or not self._is_a_run(directory):
                     raise CheckpointNotFoundError(workflow_id)
-                if not self.seals.has_key and (key_id := reader.read_key_id(self._filesystem, directory)):
+                if not self.seals.has_key and (key_id := reader.read_key_id(directory)):
                     raise KeyMissingError(workflow_id, key_id=key_id)  # the run would reject it
                 self._check_writer(workflow_id)
                 # An earlier attempt may have written it before a compaction interrupted.
-                is_new |= signals.write_signal(self._filesystem, directory, workflow_id, signal, self.seals)
+                is_new |= signals.write_signal(directory, workflow_id, signal, self.seals)
                 if not self._is_a_run(directory):  # cleared meanwhile
-                    clear_folder(self._filesystem, directory, SIGNALS)
+                    clear_folder(directory, SIGNALS)
                     raise CheckpointNotFoundError(workflow_id)
                 return is_new
 
         return self._retry(workflow_id, "signal", send_once)
 
-    def _is_a_run(self, directory: int) -> bool:
+    def _is_a_run(self, directory: Directory) -> bool:
         if not self.seals.has_key:
-            return reader.is_begun_run(self._filesystem, directory)
-        workflow_id = reader.read_run_id(self._filesystem, directory, self.seals)
+            return reader.is_begun_run(directory)
+        workflow_id = reader.read_run_id(directory, self.seals)
         if workflow_id is None:  # with a key, a tombstone must be authenticated, so the run is read
             return False
         return bool(self._read_open_run(directory, workflow_id).records)
@@ -472,7 +467,7 @@ class FileRuns(FileReader):
             self._check_writer(workflow_id)
         with self._translate_errors(workflow_id, "signal"), self._open_run(workflow_id) as directory:
             if directory is not None:
-                signals.remove_signals(self._filesystem, directory, signal_ids)
+                signals.remove_signals(directory, signal_ids)
 
     def _delete(self, writer: FileRunWriter, wanted: Callable[[str, int], bool]) -> int:
         was_poisoned = writer.writer.is_poisoned
@@ -503,10 +498,10 @@ class FileRuns(FileReader):
                     raise CheckpointNotFoundError(workflow_id, None if directory is None else str(sequence))
                 with (
                     contextlib.suppress(FileExistsError),
-                    held_open(self._filesystem, self._filesystem.create(directory, pin_name(sequence))) as file,
+                    held_open(self._filesystem, directory.create(pin_name(sequence))) as file,
                 ):
                     self._filesystem.sync(file)
-                self._filesystem.sync(directory)
+                directory.sync()
 
         self._retry(workflow_id, "pin", pin_once)
 
@@ -515,15 +510,12 @@ class FileRuns(FileReader):
         self._check_writer(workflow_id)
         with self._translate_errors(workflow_id, "unpin"), self._open_run(workflow_id) as directory:
             if directory is not None:
-                with contextlib.suppress(FileNotFoundError):
-                    self._filesystem.unlink(directory, pin_name(sequence))
-                self._filesystem.sync(directory)
+                directory.discard(pin_name(sequence))
+                directory.sync()
 
     def pinned(self, workflow_id: str) -> frozenset[int]:
         """Return the pinned sequences."""
-        return self._read_directory(
-            workflow_id, lambda found: pinned_sequences(self._filesystem.names(found)), frozenset()
-        )
+        return self._read_directory(workflow_id, lambda found: pinned_sequences(found.names()), frozenset())
 
     # --- one run ---------------------------------------------------------------------------------------------------
 
@@ -559,17 +551,16 @@ class FileRuns(FileReader):
         return stores.queries.Compacted(True, max(0, before - self._measure_run(workflow_id)))
 
     def _is_worthwhile(self, workflow_id: str, *, is_forced: bool) -> bool:
-        filesystem, seals = self._filesystem, self.seals
 
-        def read(directory: int) -> bool:
-            if reader.read_run_id(filesystem, directory, seals) is None:
+        def read(directory: Directory) -> bool:
+            if reader.read_run_id(directory, self.seals) is None:
                 return False
             if self._find_live_owner(directory) is not None:
                 raise RunLockedError(workflow_id, holder="another process")
-            if reader.read_cleared_id(filesystem, directory) is not None:
+            if reader.read_cleared_id(directory) is not None:
                 return False  # unverified; the process that tidies or claims it checks that
-            attempts = file_store.compaction.load_attempts(filesystem, directory, workflow_id, seals)
-            return file_store.compaction.is_worthwhile(filesystem, directory, attempts, seals, is_forced=is_forced)
+            attempts = file_store.compaction.load_attempts(directory, workflow_id, self.seals)
+            return file_store.compaction.is_worthwhile(directory, attempts, self.seals, is_forced=is_forced)
 
         return self._read_directory(workflow_id, read, otherwise=False)
 
@@ -587,22 +578,17 @@ class FileRuns(FileReader):
         return [self._measure_run(each) for each in workflow_ids]
 
     def _measure_run(self, workflow_id: str) -> int:
-        filesystem = self._filesystem
 
-        def read(directory: int) -> int:
-            names = filesystem.names(directory)
-            total = sum(self._read_size(directory, name) for name in names if name not in _FOLDERS and name[0] != ".")
+        def read(directory: Directory) -> int:
+            names = directory.names()
+            total = sum(directory.status(name).size for name in names if name not in _FOLDERS and name[0] != ".")
             for folder in _FOLDERS:
                 if folder in names:
-                    with held_open(filesystem, filesystem.open_directory(directory, folder)) as opened:
-                        total += sum(self._read_size(opened, name) for name in filesystem.names(opened))
+                    with directory.open(folder) as opened:
+                        total += sum(opened.status(name).size for name in opened.names())
             return total
 
         return self._read_directory(workflow_id, read, 0)
-
-    def _read_size(self, directory: int, name: str) -> int:
-        with held_open(self._filesystem, self._filesystem.open_read(directory, name)) as file:
-            return self._filesystem.status(file).size
 
     # --- many runs -------------------------------------------------------------------------------------------------
 
@@ -632,10 +618,10 @@ class FileRuns(FileReader):
 
     def _clear_unchanged(self, info: RunInfo) -> bool:
 
-        def is_unchanged(directory: int) -> bool:
-            if pinned_sequences(self._filesystem.names(directory)):
+        def is_unchanged(directory: Directory) -> bool:
+            if pinned_sequences(directory.names()):
                 return False
-            now = reader.describe_run(self._filesystem, directory, self._make_fetch, self.seals)
+            now = reader.describe_run(directory, self._make_fetch, self.seals)
             return now is not None and now.with_owner(None) == info
 
         try:
@@ -659,7 +645,7 @@ class FileRuns(FileReader):
 
     def _read_cleared_id(self, name: str) -> str | None:
         with self._open_directory(name) as directory:
-            cleared = None if directory is None else reader.read_cleared_id(self._filesystem, directory)
+            cleared = None if directory is None else reader.read_cleared_id(directory)
             if cleared is None or directory is None or not self.seals.has_key:
                 return cleared
             # With a key, a tombstone must be authenticated: any process that can write to the store can make one.
@@ -743,10 +729,10 @@ class StagedRuns(FileRuns):
         self._recorded.moment = start
 
 
-def _remove_unfinished(filesystem: FileSystem, parent: int, name: str) -> None:
+def _remove_unfinished(parent: Directory, name: str) -> None:
     """Remove the directory of an unfinished run."""
-    with held_open(filesystem, filesystem.open_directory(parent, name)) as directory:
-        clear_folder(filesystem, directory, BLOBS)
-        for each in filesystem.names(directory):
-            filesystem.unlink(directory, each)
-    filesystem.remove_directory(parent, name)
+    with parent.open(name) as directory:
+        clear_folder(directory, BLOBS)
+        for each in directory.names():
+            directory.unlink(each)
+    parent.calls.remove_directory(parent.descriptor, name)

@@ -7,7 +7,6 @@ is synced. The owner removes the message after a checkpoint has recorded it.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Collection
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from flowckpt.core.codec.checkpoints import check_schema
 from flowckpt.core.records.checkpoint import SCHEMA_VERSION
 from flowckpt.core.records.wait import Signal
-from flowckpt.core.system.filesystem import FileSystem, held_open, open_if_there
+from flowckpt.core.system.filesystem import Directory, open_if_there
 from flowckpt.core.system.ids import new_token
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.stores.file.directory import make_folder, read_file, sweep_abandoned, write_new
@@ -28,7 +27,7 @@ _LIST_TRIES = 5
 """Maximum attempts to list the messages while others remove some of them."""
 
 
-def write_signal(filesystem: FileSystem, run: int, workflow_id: str, signal: Signal, seals: Seals) -> bool:
+def write_signal(run: Directory, workflow_id: str, signal: Signal, seals: Seals) -> bool:
     """Make a message durable in the directory of a run; return whether it is new.
 
     Raises:
@@ -36,30 +35,30 @@ def write_signal(filesystem: FileSystem, run: int, workflow_id: str, signal: Sig
         FileNotFoundError: the run was cleared meanwhile.
     """
     content = _encode_signal(workflow_id, signal, seals)
-    make_folder(filesystem, run, SIGNALS)
-    with held_open(filesystem, filesystem.open_directory(run, SIGNALS)) as directory:
-        sweep_abandoned(filesystem, directory)
-        is_new = write_new(filesystem, directory, signal_name(signal.signal_id), content)
-        filesystem.sync(directory)
+    make_folder(run, SIGNALS)
+    with run.open(SIGNALS) as directory:
+        sweep_abandoned(directory)
+        is_new = write_new(directory, signal_name(signal.signal_id), content)
+        directory.sync()
         return is_new
 
 
-def read_signals(filesystem: FileSystem, run: int, workflow_id: str, seals: Seals) -> list[Signal]:
+def read_signals(run: Directory, workflow_id: str, seals: Seals) -> list[Signal]:
     """Return the messages in the directory of a run, in the order of sending.
 
     Raises:
         CheckpointCorruptedError: a message is damaged.
         UnauthenticatedRecordError: a message was written without the store's key.
     """
-    if not filesystem.exists(run, SIGNALS):
+    if not run.exists(SIGNALS):
         return []
-    with held_open(filesystem, filesystem.open_directory(run, SIGNALS)) as directory:
+    with run.open(SIGNALS) as directory:
         found: list[Signal] = []
         for _ in range(_LIST_TRIES):
             found, has_lost_one = [], False
-            for name in filter(is_signal, filesystem.names(directory)):
+            for name in filter(is_signal, directory.names()):
                 try:
-                    content = read_file(filesystem, directory, name)
+                    content = read_file(directory, name)
                 except FileNotFoundError:  # removed meanwhile, perhaps replaced by one that is not in the listing yet
                     has_lost_one = True
                     continue
@@ -73,21 +72,19 @@ def read_signals(filesystem: FileSystem, run: int, workflow_id: str, seals: Seal
     return sorted(found, key=lambda signal: (signal.sent_at, signal.signal_id))
 
 
-def remove_signals(filesystem: FileSystem, run: int, signal_ids: Collection[str]) -> None:
+def remove_signals(run: Directory, signal_ids: Collection[str]) -> None:
     """Remove messages from the directory of a run. Nothing is synced: a message that reappears is known to be taken.
 
     Args:
-        filesystem: the calls.
         run: the run's directory, open.
         signal_ids: the ids of the messages.
     """
     if not signal_ids:
         return
-    with open_if_there(filesystem, filesystem.open_directory, run, SIGNALS) as directory:
+    with open_if_there(run.open, SIGNALS) as directory:
         if directory is not None:  # otherwise none was sent, or the run is being cleared
             for each in signal_ids:
-                with contextlib.suppress(FileNotFoundError):
-                    filesystem.unlink(directory, signal_name(each))
+                directory.discard(signal_name(each))
 
 
 def _encode_signal(workflow_id: str, signal: Signal, seals: Seals) -> bytes:

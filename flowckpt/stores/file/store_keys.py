@@ -14,7 +14,7 @@ import attrs
 
 from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
-from flowckpt.core.system.filesystem import FileSystem, held_open, open_if_there
+from flowckpt.core.system.filesystem import Directory, open_if_there
 from flowckpt.core.system.ids import new_token
 from flowckpt.errors import (
     CheckpointCorruptedError,
@@ -60,20 +60,19 @@ if TYPE_CHECKING:
 # that never had a key has none.
 
 
-def read_identity(filesystem: FileSystem, root: int) -> str | None:
+def read_identity(root: Directory) -> str | None:
     """Return the identity of a store, or None if it has none.
 
     Args:
-        filesystem: the calls.
         root: the store's directory, open.
 
     Raises:
         CheckpointCorruptedError: the file exists but is invalid.
     """
-    if not filesystem.exists(root, IDENTITY):
+    if not root.exists(IDENTITY):
         return None
-    with held_open(filesystem, filesystem.open_read(root, IDENTITY)) as file:
-        text = filesystem.read(file, 4096, 0)
+    with root.reading(IDENTITY) as file:
+        text = root.calls.read(file, 4096, 0)
     try:
         found = json.loads(text)["store_id"]
     except (ValueError, LookupError, TypeError):
@@ -89,17 +88,16 @@ def read_identity(filesystem: FileSystem, root: int) -> str | None:
     return found
 
 
-def make_identity(filesystem: FileSystem, root: int) -> str:
+def make_identity(root: Directory) -> str:
     """Create the identity of a store durably and return it; or return the one that another process created meanwhile.
 
     Args:
-        filesystem: the calls.
         root: the store's directory, open.
     """
     text = json.dumps({"flowckpt": "store", "schema_version": 1, "store_id": new_token(16)}).encode() + b"\n"
-    write_new(filesystem, root, IDENTITY, text)
-    filesystem.sync(root)
-    found = read_identity(filesystem, root)
+    write_new(root, IDENTITY, text)
+    root.sync()
+    found = read_identity(root)
     assert found is not None
     return found
 
@@ -116,15 +114,14 @@ class Guard:
         store_id: returns the identity of the store, or None if it has none.
     """
 
-    def __init__(self, filesystem: FileSystem, seals: Seals, store_id: Callable[[], str | None]) -> None:
-        self._filesystem = filesystem
+    def __init__(self, seals: Seals, store_id: Callable[[], str | None]) -> None:
         self._seals = seals
         self._store_id = store_id
         self._is_plain = False
         self._is_reader_known = False
         self._store_with_key: str | None = None
 
-    def check_writer(self, root: int, workflow_id: str) -> None:
+    def check_writer(self, root: Directory, workflow_id: str) -> None:
         """Refuse a write without a key of the store; note a new key that precedes a known one.
 
         Args:
@@ -144,7 +141,7 @@ class Guard:
             raise KeyMissingError(workflow_id, key_id=self._read_newest_key_id(root))
         self._ensure_key_is_known(root, ring, workflow_id)
 
-    def check_reader(self, root: int, workflow_id: str) -> None:
+    def check_reader(self, root: Directory, workflow_id: str) -> None:
         """Refuse to read with foreign keys. Without a key, everything that is not encrypted can be read.
 
         Args:
@@ -162,12 +159,12 @@ class Guard:
         store_id = self._store_id()
         if store_id is None:  # removed meanwhile: each record raises an error
             return
-        known = read_keys(self._filesystem, root)
+        known = read_keys(root)
         if known:  # otherwise each record is checked by itself
             check_ring(ring, known, store_id, workflow_id)
             self._is_reader_known = True
 
-    def make_identity(self, root: int, workflow_id: str) -> None:
+    def make_identity(self, root: Directory, workflow_id: str) -> None:
         """Ensure that a store has an identity and knows the key, before anything is sealed in it.
 
         Args:
@@ -181,23 +178,21 @@ class Guard:
         ring = self._seals.protection.ring
         if ring is None:
             return
-        filesystem = self._filesystem
-        sweep_abandoned(filesystem, root)
-        if read_identity(filesystem, root) is None:
-            is_sealed = keys_numbers(filesystem.names(root)) or any(iter_sealed_segments(filesystem, root))
-            if is_sealed and not filesystem.exists(root, IDENTITY):  # otherwise another process just made it
-                raise lost_identity_error(filesystem, root)
-            make_identity(filesystem, root)
+        sweep_abandoned(root)
+        if read_identity(root) is None:
+            is_sealed = keys_numbers(root.names()) or any(iter_sealed_segments(root))
+            if is_sealed and not root.exists(IDENTITY):  # otherwise another process just made it
+                raise lost_identity_error(root)
+            make_identity(root)
         self._ensure_key_is_known(root, ring, workflow_id)
 
-    def _ensure_key_is_known(self, root: int, ring: KeyRing, workflow_id: str) -> None:
+    def _ensure_key_is_known(self, root: Directory, ring: KeyRing, workflow_id: str) -> None:
         """Ensure that the store knows the key for writing, which must be its own or come with one that is."""
-        filesystem = self._filesystem
-        store_id = read_identity(filesystem, root)
+        store_id = read_identity(root)
         if store_id is None or store_id == self._store_with_key:
             return
         for _ in range(_TRIES):
-            known = read_keys(filesystem, root)
+            known = read_keys(root)
             if known:
                 check_ring(ring, known, store_id, workflow_id)
                 if any((each.id, each.use) == (ring.newest.id, ring.newest.use) for each in known):
@@ -208,15 +203,15 @@ class Guard:
                 proved = self._find_proved_keys(root, ring, workflow_id)
                 keys = [ring.newest, *(key for key in proved if key != ring.newest)]
             # Another process may have made the identity in the note without syncing it yet.
-            filesystem.sync(root)
-            add_keys(filesystem, root, keys, store_id, known)
+            root.sync()
+            add_keys(root, keys, store_id, known)
         raise CheckpointStorageError(
             f"the keys of the store change faster than one could be noted for run {workflow_id!r}",
             workflow_id=workflow_id,
             operation="save",
         )
 
-    def _find_proved_keys(self, root: int, ring: KeyRing, workflow_id: str) -> list[Key]:
+    def _find_proved_keys(self, root: Directory, ring: KeyRing, workflow_id: str) -> list[Key]:
         """Return the keys that a record of the store proves, for a store from before keys were noted.
 
         Raises:
@@ -224,7 +219,7 @@ class Guard:
         """
         foreign = ""
         proved: dict[str, Key] = {}
-        for segment in iter_sealed_segments(self._filesystem, root):
+        for segment in iter_sealed_segments(root):
             if len(proved) == len(ring.keys):
                 break
             key = ring.get(segment.key_id)
@@ -236,26 +231,25 @@ class Guard:
             raise WrongKeyError(workflow_id, key_id=foreign, known=[key.id for key in ring.keys], is_whole_store=True)
         return [key for key in ring.keys if key.id in proved]
 
-    def _has_identity(self, root: int) -> bool:
+    def _has_identity(self, root: Directory) -> bool:
         """Return whether the store has an identity.
 
         Raises:
             CheckpointCorruptedError: it has none, but contains sealed records: the identity was removed.
         """
-        filesystem = self._filesystem
-        if filesystem.exists(root, IDENTITY):
+        if root.exists(IDENTITY):
             return True
         if not self._is_plain:
-            if keys_numbers(filesystem.names(root)) or has_sealed_run(filesystem, root):
-                if filesystem.exists(root, IDENTITY):  # another process just made it, and then the rest
+            if keys_numbers(root.names()) or has_sealed_run(root):
+                if root.exists(IDENTITY):  # another process just made it, and then the rest
                     return True
-                raise lost_identity_error(filesystem, root)
+                raise lost_identity_error(root)
             self._is_plain = True
         return False
 
-    def _read_newest_key_id(self, root: int) -> str:
+    def _read_newest_key_id(self, root: Directory) -> str:
         try:
-            known = read_keys(self._filesystem, root)
+            known = read_keys(root)
         except CheckpointCorruptedError:  # the key id is only a help
             return ""
         return known[0].id if known else ""
@@ -291,28 +285,26 @@ class SealedSegment:
         return seal is not None and seal.is_verified
 
 
-def has_sealed_run(filesystem: FileSystem, root: int) -> bool:
+def has_sealed_run(root: Directory) -> bool:
     """Return whether one of the first runs of a store was written with a key: each such run has a head file.
 
     Args:
-        filesystem: the calls.
         root: the store's directory, open.
     """
-    runs = islice(_iter_runs(filesystem, root), _MOST_CHECKED)
+    runs = islice(_iter_runs(root), _MOST_CHECKED)
     return any(name.startswith(HEAD) for _, names in runs for name in names)
 
 
-def iter_sealed_segments(filesystem: FileSystem, root: int) -> Iterator[SealedSegment]:
+def iter_sealed_segments(root: Directory) -> Iterator[SealedSegment]:
     """Return the sealed segments of a store, run by run, the newest of each run first.
 
     Args:
-        filesystem: the calls.
         root: the store's directory, open.
     """
-    for directory, names in _iter_runs(filesystem, root):
+    for directory, names in _iter_runs(root):
         for number in reversed(segment_numbers(names)):
             with _ignore_foreign():
-                data = read_lines(filesystem, directory, segment_name(number), 1)
+                data = read_lines(directory, segment_name(number), 1)
                 header, end, _ = parse_header(data)
                 seal: Any = header["seal"]
                 yield SealedSegment(
@@ -320,31 +312,29 @@ def iter_sealed_segments(filesystem: FileSystem, root: int) -> Iterator[SealedSe
                 )
 
 
-def list_plain_runs(filesystem: FileSystem, root: int) -> list[str]:
+def list_plain_runs(root: Directory) -> list[str]:
     """Return the ids of the runs whose newest segment was written without a key.
 
     Args:
-        filesystem: the calls.
         root: the store's directory, open.
     """
     found = []
-    for directory, names in _iter_runs(filesystem, root):
+    for directory, names in _iter_runs(root):
         numbers = segment_numbers(names)
         with _ignore_foreign():
-            header, _, _ = parse_header(read_lines(filesystem, directory, segment_name(numbers[-1]), 1))
+            header, _, _ = parse_header(read_lines(directory, segment_name(numbers[-1]), 1))
             if "seal" not in header and header.get("kind") != "cleared":
                 found.append(str(header["workflow_id"]))
     return found
 
 
-def lost_identity_error(filesystem: FileSystem, root: int) -> CheckpointCorruptedError:
+def lost_identity_error(root: Directory) -> CheckpointCorruptedError:
     """Return the error for a store with sealed runs, or notes of its keys, but without an identity.
 
     Args:
-        filesystem: the calls.
         root: the store's directory, open.
     """
-    store_id, key_id = _find_ids(filesystem, root)
+    store_id, key_id = _find_ids(root)
     detail = "it is missing, but runs in the store are sealed with a key"
     text = ""
     if store_id:
@@ -358,12 +348,12 @@ def lost_identity_error(filesystem: FileSystem, root: int) -> CheckpointCorrupte
     )
 
 
-def _find_ids(filesystem: FileSystem, root: int) -> tuple[str, str]:
+def _find_ids(root: Directory) -> tuple[str, str]:
     """Return the store and a key named by a sealed run, otherwise by a note of keys; empty if there is neither."""
-    for segment in iter_sealed_segments(filesystem, root):
+    for segment in iter_sealed_segments(root):
         return segment.store_id, segment.key_id
     with contextlib.suppress(CheckpointCorruptedError, OSError):
-        for known in read_keys(filesystem, root):
+        for known in read_keys(root):
             return known.store_id, known.id
     return "", ""
 
@@ -379,20 +369,20 @@ def _ignore_foreign() -> Iterator[None]:
             raise
 
 
-def _iter_runs(filesystem: FileSystem, root: int) -> Iterator[tuple[int, list[str]]]:
+def _iter_runs(root: Directory) -> Iterator[tuple[Directory, list[str]]]:
     """Yield each run's directory, open, with the names in it; skip everything else, and runs of another user."""
-    with open_if_there(filesystem, filesystem.open_directory, root, RUNS) as runs:
-        for name in sorted(() if runs is None else filesystem.names(runs)):
+    with open_if_there(root.open, RUNS) as runs:
+        for name in sorted(() if runs is None else runs.names()):
             if runs is None or name[0] == ".":  # being received, not a run yet
                 continue
             try:
-                opened = filesystem.open_directory(runs, name)
+                opened = runs.open(name)
             except OSError as error:
                 if error.errno not in (*NOT_OURS, errno.EACCES):
                     raise
                 continue
-            with held_open(filesystem, opened) as directory:
-                yield directory, filesystem.names(directory)
+            with opened as directory:
+                yield directory, directory.names()
 
 
 # The keys of a store: notes next to `store.json`, each written once and never changed.
@@ -426,25 +416,24 @@ class KnownKey(FieldEquality):
     place: str
 
 
-def read_keys(filesystem: FileSystem, root: int) -> list[KnownKey]:
+def read_keys(root: Directory) -> list[KnownKey]:
     """Return the keys of a store, the newest note first; empty if there is no note.
 
     Args:
-        filesystem: the calls.
         root: the store's directory, open.
 
     Raises:
         CheckpointCorruptedError: a note is damaged.
     """
     found: list[KnownKey] = []
-    for number in reversed(keys_numbers(filesystem.names(root))):
-        found += _read_note(filesystem, root, keys_name(number))
+    for number in reversed(keys_numbers(root.names())):
+        found += _read_note(root, keys_name(number))
     return found
 
 
-def _read_note(filesystem: FileSystem, root: int, name: str) -> list[KnownKey]:
-    with held_open(filesystem, filesystem.open_read(root, name)) as file:
-        line, end, rest = filesystem.read(file, _MOST_BYTES, 0).partition(b"\n")
+def _read_note(root: Directory, name: str) -> list[KnownKey]:
+    with root.reading(name) as file:
+        line, end, rest = root.calls.read(file, _MOST_BYTES, 0).partition(b"\n")
     if not end or rest or verify_line(line, START) is None:
         raise _damage_error(name, "its checksum does not match")
     try:
@@ -484,13 +473,12 @@ def check_ring(ring: KeyRing, known: Sequence[KnownKey], store_id: str, workflow
         raise WrongKeyError(workflow_id, key_id=known[0].id, known=[key.id for key in ring.keys], is_whole_store=True)
 
 
-def add_keys(filesystem: FileSystem, root: int, keys: Iterable[Key], store_id: str, known: Sequence[KnownKey]) -> None:
+def add_keys(root: Directory, keys: Iterable[Key], store_id: str, known: Sequence[KnownKey]) -> None:
     """Write a note of keys, durably, unless another process has written one with the same number.
 
     The number follows the notes that were read, not the current names: a note written meanwhile has not been checked.
 
     Args:
-        filesystem: the calls.
         root: the store's directory, open.
         keys: the keys, the newest first.
         store_id: the store.
@@ -500,8 +488,8 @@ def add_keys(filesystem: FileSystem, root: int, keys: Iterable[Key], store_id: s
     entries = [{"id": key.id, "use": key.use, "proof": key.make_proof(store_id)} for key in keys]
     document = {"flowckpt": "keys", "schema_version": 1, "store_id": store_id, "keys": entries}
     text, _ = chain_line(json.dumps(document, separators=(",", ":"))[:-1].encode(), START)
-    if write_new(filesystem, root, keys_name(number), text):
-        filesystem.sync(root)
+    if write_new(root, keys_name(number), text):
+        root.sync()
 
 
 def _damage_error(name: str, detail: str) -> CheckpointCorruptedError:
@@ -542,11 +530,10 @@ class TrustReport(FieldEquality):
     message: str = ""
 
 
-def trust_report(filesystem: FileSystem, directory: int, workflow_id: str, fetch: Fetch, seals: Seals) -> TrustReport:
+def trust_report(directory: Directory, workflow_id: str, fetch: Fetch, seals: Seals) -> TrustReport:
     """Return which parts of a run the key proves.
 
     Args:
-        filesystem: the calls.
         directory: the run's directory, open.
         workflow_id: the run.
         fetch: reads large values.
@@ -556,14 +543,14 @@ def trust_report(filesystem: FileSystem, directory: int, workflow_id: str, fetch
         CheckpointCorruptedError: a sealed record does not open, or a record is damaged, which trust cannot accept.
         FileNotFoundError: the run was cleared or compacted meanwhile; try again.
     """
-    heads = read_heads(filesystem, directory)
-    image = read_image(filesystem, directory, workflow_id, fetch, seals=seals)
+    heads = read_heads(directory)
+    image = read_image(directory, workflow_id, fetch, seals=seals)
     strict = seals.without_trust()
-    is_proved = not _find_refusal(lambda: read_image(filesystem, directory, workflow_id, fetch, seals=strict))
+    is_proved = not _find_refusal(lambda: read_image(directory, workflow_id, fetch, seals=strict))
     plain: list[str] = []
     sealed: list[str] = []
     for number in sorted({record.file for record in image.records}):
-        _, seal = open_header(workflow_id, number, read_file(filesystem, directory, segment_name(number)), seals)
+        _, seal = open_header(workflow_id, number, read_file(directory, segment_name(number)), seals)
         (plain if seal is None else sealed).append(segment_name(number))
     return TrustReport(
         workflow_id,
@@ -573,7 +560,7 @@ def trust_report(filesystem: FileSystem, directory: int, workflow_id: str, fetch
         tuple(plain),
         tuple(sealed),
         "" if is_proved else _describe_loss(image, heads, seals),
-        _find_refusal(lambda: read_signals(filesystem, directory, workflow_id, strict)),
+        _find_refusal(lambda: read_signals(directory, workflow_id, strict)),
     )
 
 

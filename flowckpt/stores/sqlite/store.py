@@ -14,7 +14,7 @@ from typing import Any
 from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.system.blocking import run_blocking
 from flowckpt.core.system.clock import Clock, SystemClock
-from flowckpt.core.system.filesystem import PosixFileSystem, held_open
+from flowckpt.core.system.filesystem import Directory, PosixFileSystem
 from flowckpt.errors import StoreSpecError
 from flowckpt.stores.base import StoreBase
 from flowckpt.stores.file.directory import StartedSteps, parse_started_steps, read_file, replace_unsynced
@@ -105,12 +105,12 @@ class NoteFiles:
     def create(self, workflow_id: str) -> int:
         """Open the file for the steps of a run, created if it is missing."""
         with self._open_directory(is_made=True) as directory:
-            return self.filesystem.open_lock(directory, run_directory(workflow_id))
+            return directory.open_lock(run_directory(workflow_id))
 
     def read(self, name: str) -> bytes:
         """Return the content of a file; empty if it cannot be read."""
         with contextlib.suppress(OSError), self._open_directory() as directory:
-            return read_file(self.filesystem, directory, name)
+            return read_file(directory, name)
         return b""
 
     def replace(self, name: str, content: bytes) -> None:
@@ -120,24 +120,23 @@ class NoteFiles:
             OSError: it cannot be written.
         """
         with self._open_directory(is_made=True) as directory:
-            replace_unsynced(self.filesystem, directory, name, content)
+            replace_unsynced(directory, name, content)
 
     def remove(self, workflow_id: str) -> None:
         """Remove the files of a run, if there are any."""
         for name in (run_directory(workflow_id), live_name(workflow_id)):
             with contextlib.suppress(OSError), self._open_directory() as directory:
-                self.filesystem.unlink(directory, name)
+                directory.unlink(name)
 
     @contextlib.contextmanager
-    def _open_directory(self, *, is_made: bool = False) -> Iterator[int]:
+    def _open_directory(self, *, is_made: bool = False) -> Iterator[Directory]:
         """Open the directory for the block, never through a link; nothing is synced."""
-        filesystem = self.filesystem
-        with held_open(filesystem, filesystem.open_root(str(self.path.parent))) as parent:
+        with Directory.at(self.filesystem, str(self.path.parent)) as parent:
             if is_made:
                 with contextlib.suppress(FileExistsError):
-                    filesystem.make_directory(parent, self.path.name)
-            opened = filesystem.open_directory(parent, self.path.name)
-        with held_open(filesystem, opened) as directory:
+                    parent.make_directory(self.path.name)
+            opened = parent.open(self.path.name)
+        with opened as directory:
             yield directory
 
 
