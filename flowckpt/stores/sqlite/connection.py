@@ -22,7 +22,15 @@ from pathlib import Path
 
 import attrs
 
-from flowckpt.core.system.filesystem import NOT_ALLOWED, UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem, Reserve
+from flowckpt.core.system.filesystem import (
+    NOT_ALLOWED,
+    UNSOUND_FILESYSTEMS,
+    Directory,
+    FileSystem,
+    PosixFileSystem,
+    Reserve,
+    held_open,
+)
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointStorageError,
@@ -375,12 +383,10 @@ def announce_migration(database: Path, filesystem: FileSystem | None = None) -> 
     calls, name = filesystem or PosixFileSystem(), _marker_name(database)
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # only a hint: without it, others wait for the usual time
-            parent = calls.open_root(str(database.parent))
-            stack.callback(calls.close, parent)
-            file = calls.open_lock(parent, name)
-            stack.callback(calls.close, file)
+            parent = stack.enter_context(Directory.at(calls, str(database.parent)))
+            file = stack.enter_context(held_open(calls, parent.open_lock(name)))
             if take_lock(calls, file):
-                stack.callback(_try_to_unlink, calls, parent, name)
+                stack.callback(parent.discard, name, OSError)
         yield
 
 
@@ -393,17 +399,10 @@ def is_migrating(database: Path, filesystem: FileSystem | None = None) -> bool:
     """
     calls = filesystem or PosixFileSystem()
     with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-        parent = calls.open_root(str(database.parent))
-        stack.callback(calls.close, parent)
-        file = calls.open_read(parent, _marker_name(database))
-        stack.callback(calls.close, file)
+        parent = stack.enter_context(Directory.at(calls, str(database.parent)))
+        file = stack.enter_context(parent.reading(_marker_name(database)))
         return not calls.lock(file)
     return False
-
-
-def _try_to_unlink(calls: FileSystem, parent: int, name: str) -> None:
-    with contextlib.suppress(OSError):
-        calls.unlink(parent, name)
 
 
 def reserve_of(database: Path) -> Reserve:
