@@ -99,32 +99,25 @@ class Location:
         """
         yield partial(self._filesystem.make_root, str(self.path)), "root"
         self._check_filesystem()
-        parent = Directory.at(self._filesystem, str(self.path))
-        try:
-            self._guard.check_writer(parent, workflow_id)
-        except BaseException:
-            parent.close()
-            raise
-        for name in (RUNS, self._directory_name(workflow_id)):
+        with Directory.at(self._filesystem, str(self.path)) as root:
+            self._guard.check_writer(root, workflow_id)
+            with contextlib.suppress(FileExistsError):
+                root.make_directory(RUNS)
+                self.reserve.make()
+            yield root.sync, (True, self._filesystem.status(root.descriptor).inode)
+            self._guard.make_identity(root, workflow_id)
+            runs = root.open(RUNS)
+        name = self._directory_name(workflow_id)
+        with runs:
             try:
-                try:
-                    if name == RUNS:
-                        parent.make_directory(name)
-                        self.reserve.make()
-                    else:
-                        yield partial(parent.make_directory, name), None
-                except FileExistsError:
-                    if is_new and name != RUNS:
-                        raise
-                yield parent.sync, (name == RUNS, self._filesystem.status(parent.descriptor).inode)
-                if name == RUNS:
-                    self._guard.make_identity(parent, workflow_id)
-                child = parent.open(name)
-            finally:
-                parent.close()
-            parent = child
+                yield partial(runs.make_directory, name), None
+            except FileExistsError:
+                if is_new:
+                    raise
+            yield runs.sync, (False, self._filesystem.status(runs.descriptor).inode)
+            opened = runs.open(name)
         self._made[workflow_id] = f"{self.path}/{RUNS}/{name}"
-        return parent
+        return opened
 
     def _check_filesystem(self) -> None:
         if self._is_checked:
