@@ -23,6 +23,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -33,7 +34,7 @@ from flowckpt.core.codec.checkpoints import CARRIED
 from flowckpt.core.system.filesystem import FULL, Directory, FileSystem, open_if_there, write_all
 from flowckpt.errors import CheckpointCorruptedError, FencedError, KeyMissingError
 from flowckpt.stores.file.claim import make_sealed_header
-from flowckpt.stores.file.directory import TruncationGuard, make_guard, read_file, temporary_file
+from flowckpt.stores.file.directory import TruncationGuard, make_guard, read_segment, temporary_file
 from flowckpt.stores.file.layout import (
     BLOBS,
     is_value,
@@ -252,11 +253,8 @@ def load_attempts(directory: Directory, workflow_id: str, seals: Seals, *, below
     """
     numbers = [each for each in segment_numbers(directory.names()) if below is None or each < below]
     try:
-        found = read_attempts(
-            numbers,
-            lambda number: read_file(directory, segment_name(number)),
-            lambda number, data: open_header(workflow_id, number, data, seals),
-        )
+        read = partial(read_segment, directory)
+        found = read_attempts(numbers, read, lambda number, data: open_header(workflow_id, number, data, seals))
     except SegmentDamagedError as damage:
         raise CheckpointCorruptedError(
             workflow_id,

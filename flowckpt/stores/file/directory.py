@@ -24,6 +24,7 @@ import os
 import time
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -459,6 +460,11 @@ def read_file(directory: Directory, name: str, most: int | None = None) -> bytes
         return b"" if most is not None and size > most else directory.calls.read(file, size, 0)
 
 
+def read_segment(directory: Directory, number: int) -> bytes:
+    """Return the bytes of a segment in a run's directory."""
+    return read_file(directory, segment_name(number))
+
+
 def read_lines(directory: Directory, name: str, count: int) -> bytes:
     """Return the beginning of a file with at least `count` lines, if it has them, without reading all of a long file.
 
@@ -502,6 +508,7 @@ def read_image(
         FileNotFoundError: the run was cleared or compacted meanwhile; try again.
     """
     is_compared = attempt is None and seals.has_key and not seals.protection.is_trusting
+    read = partial(read_segment, directory)
 
     def list_segments() -> list[int]:
         return segment_numbers(directory.names())
@@ -512,15 +519,7 @@ def read_image(
         found = [] if below == 1 and not is_compared else list_segments()  # the first claim of a run
         numbers = [number for number in found if below is None or number < below]
         try:
-            image = read_run(
-                workflow_id,
-                numbers,
-                lambda number: read_file(directory, segment_name(number)),
-                fetch,
-                seals,
-                attempt=attempt,
-                known=known,
-            )
+            image = read_run(workflow_id, numbers, read, fetch, seals, attempt=attempt, known=known)
         except CheckpointCorruptedError:
             if list_segments() != found:  # during a compaction, a list may lack both the new segment and an old one
                 raise FileNotFoundError(errno.ENOENT, "a segment was removed") from None

@@ -39,6 +39,7 @@ from flowckpt.stores.file.directory import (
     read_lines,
     read_newest_owner,
     read_owner,
+    read_segment,
 )
 from flowckpt.stores.file.layout import (
     LIVE,
@@ -496,7 +497,7 @@ def _read_adoption(directory: Directory, number: int, seals: Seals) -> Cut | Non
     seal = None
     try:
         if "seal" in header:
-            data = read_file(directory, segment_name(number))
+            data = read_segment(directory, number)
             _, seal = open_header(str(header["workflow_id"]), number, data, seals)
         else:
             data = read_lines(directory, segment_name(number), 3)
@@ -508,7 +509,7 @@ def _read_adoption(directory: Directory, number: int, seals: Seals) -> Cut | Non
 
 
 def _read_sections(directory: Directory, number: int, seals: Seals) -> dict[int, Segment]:
-    data = read_file(directory, segment_name(number))
+    data = read_segment(directory, number)
     workflow_id = str(_read_header(directory, number)["workflow_id"])
     _, seal = open_header(workflow_id, number, data, seals)
     try:

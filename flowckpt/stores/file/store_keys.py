@@ -27,10 +27,10 @@ from flowckpt.errors import (
 )
 from flowckpt.stores.file.directory import (
     find_missing_end,
-    read_file,
     read_heads,
     read_image,
     read_lines,
+    read_segment,
     sweep_abandoned,
     write_new,
 )
@@ -550,7 +550,7 @@ def trust_report(directory: Directory, workflow_id: str, fetch: Fetch, seals: Se
     plain: list[str] = []
     sealed: list[str] = []
     for number in sorted({record.file for record in image.records}):
-        _, seal = open_header(workflow_id, number, read_file(directory, segment_name(number)), seals)
+        _, seal = open_header(workflow_id, number, read_segment(directory, number), seals)
         (plain if seal is None else sealed).append(segment_name(number))
     return TrustReport(
         workflow_id,
