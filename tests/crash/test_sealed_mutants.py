@@ -74,7 +74,7 @@ def an_identity_that_is_not_synced(monkeypatch):
 def a_note_of_keys_that_is_not_synced(monkeypatch):
     """Begin to seal with a key whose note a power cut may leave empty: then nobody knows whose store it is."""
 
-    def add_keys(root, keys, store_id):
+    def add_keys(root, keys, store_id, known):
         file = root.create(keys_name(1))
         text, _ = chain_line(
             b'{"store_id":"%b","keys":[%b]'
