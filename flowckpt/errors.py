@@ -356,7 +356,7 @@ class StepTimeoutError(OfStep, FlowckptError, TimeoutError):
 
     timeout_seconds: float = field("the limit")
     message: str = derived("step {path!r} did not end within its timeout of {timeout_seconds:g} s")
-    remedy: str = derived("Raise the limit with .timeout(seconds), or make the step smaller.")
+    remedy: str = field("what to do", default="Raise the limit with .timeout(seconds), or make the step smaller.")
 
 
 class ApprovalRejectedError(OfStep, FlowckptError):

@@ -487,7 +487,8 @@ policy_options = combine_options(
         "from_step",
         metavar="STEP",
         type=StepName(),
-        help="Run this step and everything after it again. STEP is a path or a name.",
+        help="Run this step and everything after it again; with --reuse inputs, only this step and those whose arguments "
+        "change. STEP is a path or a name.",
     ),
     click.option(
         "--done",

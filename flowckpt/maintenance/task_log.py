@@ -313,7 +313,7 @@ class CommittedStep:
 
     @property
     def facts(self) -> StepFacts:
-        """What is recorded about its end, for a check of its claims."""
+        """The recorded facts about its end, for a check of its claims."""
         return StepFacts.from_record(self._evidence or {})
 
     @property

@@ -295,7 +295,8 @@ class Judge:
         if self.packages:
             reasons += self._package_reasons(step, result)
         if self.is_forced(result.path):
-            reasons += (Reason(ReasonKind.FORCED, "everything from this step on runs again"),)
+            what = "everything from this step on" if self.policy.reuse is ReuseMode.PREFIX else "this step"
+            reasons += (Reason(ReasonKind.FORCED, f"{what} runs again"),)
         if any(each.makes_stale for each in reasons) and (handled := self.handled_after(result.path)):
             detail = (
                 f"a rerun would try {handled} again, whose failure the workflow handled; later steps are not undone"

@@ -175,7 +175,8 @@ class _Waiting:
             return self._output(action.default)
         assert wait.due_at is not None
         seconds = (wait.due_at - wait.since).total_seconds()
-        return Outcome(error=StepTimeoutError(wait.path, timeout_seconds=seconds))
+        remedy = f"Raise timeout= of .{action.step_type}(), or handle the error in the workflow."
+        return Outcome(error=StepTimeoutError(wait.path, timeout_seconds=seconds, remedy=remedy))
 
     async def _deliver(self, signal: Signal) -> None:
         """Use a signal; if its data do not fit the type, set it aside, and the step waits for another one."""

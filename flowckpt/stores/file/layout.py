@@ -33,7 +33,7 @@ _VALUE = r"[0-9a-f]{64}(?:\.[a-z]+)?"
 _KEYS = r"keys-([0-9]{8}|[1-9][0-9]{8,})\.json"
 _ORPHAN = r"\.orphan-([0-9]+)-([0-9a-f]{64}(?:\.[a-z]+)?)"
 _HEAD = r"head-([0-9]{8}|[1-9][0-9]{8,})-[0-9a-f]{16}"
-_TEMPORARY = r"\.new-([0-9a-f]{8})(?:n([0-9]+))?-([0-9]+)-([0-9]+)-[0-9a-f]+"
+_TEMPORARY = r"\.new-([0-9a-f]{8}(?:n[0-9]+)?)-([0-9]+)-([0-9]+)-[0-9a-f]+"
 
 
 def keys_name(number: int) -> str:
@@ -196,8 +196,7 @@ def temporary_name(process: ProcessIdentity, token: str) -> str:
         process: the process that makes the file.
         token: random hex digits.
     """
-    namespace = process.system[2]
-    return f".new-{_boot(process)}{namespace and 'n' + namespace}-{process.pid}-{process.start_time}-{token}"
+    return f".new-{_name_of_pids(process)}-{process.pid}-{process.start_time}-{token}"
 
 
 def is_abandoned(name: str, here: ProcessIdentity) -> bool:
@@ -210,11 +209,18 @@ def is_abandoned(name: str, here: ProcessIdentity) -> bool:
     match = re.fullmatch(_TEMPORARY, name) if name[:5] == ".new-" else None
     if match is None:
         return False
-    if match[1] != _boot(here):
+    pids = _name_of_pids(here)
+    if match[1][:_BOOT] != pids[:_BOOT]:
         return True
-    maker = ProcessIdentity(here.host, here.boot_id, int(match[3]), int(match[4]))
-    return (match[2] or "") == here.system[2] and maker != here and is_alive(maker) is False
+    maker = ProcessIdentity(here.host, here.boot_id, int(match[2]), int(match[3]))
+    return match[1] == pids and maker != here and is_alive(maker) is False
 
 
-def _boot(process: ProcessIdentity) -> str:
-    return sha256(process.system[0].encode()).hexdigest()[:8]
+_BOOT = 8
+
+
+def _name_of_pids(process: ProcessIdentity) -> str:
+    """Return the boot and the PID namespace in which the pid of a process is unique, for a file name."""
+    boot, _, rest = process.boot_id.partition("/")
+    namespace = rest.partition("/")[2]
+    return sha256(boot.encode()).hexdigest()[:_BOOT] + (f"n{namespace}" if namespace else "")

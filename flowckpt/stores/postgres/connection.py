@@ -462,6 +462,7 @@ WRITABLE = (
 )
 _DAMAGED = ("XX001", "XX002")
 _GONE = ("42P01", "3F000", "3D000")
+_PREPARED_ELSEWHERE = ("42P05", "26000")
 """No such table, schema or database."""
 
 LACKING = ("42P01", "42703")
@@ -513,6 +514,9 @@ def translate_error(
     elif error.sqlstate == LOCKED:
         text = f"another session has kept it locked for more than {LOCKED_SECONDS:g} s ({text})"
         remedy = "Find that session in pg_stat_activity and pg_locks, and end it. Nothing was changed here."
+    elif error.sqlstate in _PREPARED_ELSEWHERE:
+        text += "; it seems that a pooler changes the session between two transactions"
+        remedy = "Connect to the server directly, or through a pooler in session mode."
     return storage_error(f"the PostgreSQL store {address.shown}", workflow_id, operation, text, remedy=remedy)
 
 
