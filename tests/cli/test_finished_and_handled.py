@@ -109,3 +109,88 @@ def test_a_step_that_was_undone_runs_again_even_after_a_handled_failure(bank: An
     assert "undone: it was undone when the run failed" in plan and "handled" not in plan
     bank("resume", "one").expect(0)
     assert bank.log()[4:] == ["withdraw", "deposit"]
+
+
+ELSEWHERE = """
+import os
+from pathlib import Path
+from flowckpt import parallel, step, workflow
+from flowckpt.errors import StepFailedError
+from flowckpt.evidence import file_sha256
+
+def note(line):
+    with open("log", "a") as file:
+        file.write(line + "\\n")
+
+def configure():
+    Path("config").write_text("1")
+
+def deposit(amount):
+    note("deposit")
+    if not Path("open").exists():
+        raise OSError("the bank is closed")
+    note("deposited")
+
+def refund():
+    note("refund")
+    if Path("kill").exists():
+        os.kill(os.getpid(), 9)
+
+def report():
+    if not Path("printer").exists():
+        raise OSError("no printer")
+
+@workflow
+def depositing():
+    try:
+        yield step("deposit").python(deposit, 5)
+    except StepFailedError:
+        return False
+    return True
+
+def paying(kind):
+    if kind == "map":
+        (out,) = yield step("all").map(deposit, [5], tolerate=1)
+        return not isinstance(out, StepFailedError)
+    if kind == "race":
+        out = yield parallel(
+            step("deposit").python(deposit, 5), step("other").python(abs, 1), min_success=1, concurrency=1
+        )
+        return not isinstance(out[0], StepFailedError)
+    if kind == "child in a group":
+        return (yield parallel(step("child").workflow(depositing)))[0]
+    return (yield step("child").workflow(depositing))
+
+@workflow
+def elsewhere(kind: str):
+    yield step("config").python(configure).evidence(file_sha256("config")).checkpoint()
+    if not (yield from paying(kind)):
+        yield step("refund").python(refund).checkpoint()
+    yield step("report").python(report)
+"""
+
+
+@pytest.mark.parametrize("kind", ["map", "race", "child", "child in a group"])
+def test_a_failure_that_another_generator_handles_is_durable_before_the_handler(flowckpt, tmp_path, kind):
+    (tmp_path / "bank.py").write_text(ELSEWHERE)
+    for name in ("kill", "printer"):
+        (tmp_path / name).touch()
+    flowckpt("run", "bank.py:elsewhere", "--id", "one", "-i", f"kind={kind}").expect(-9)
+    for name in ("kill",):
+        (tmp_path / name).unlink()
+    (tmp_path / "open").touch()  # now it would succeed
+    flowckpt("resume", "one").expect(0)
+    assert flowckpt.log() == ["deposit", "refund", "refund"]  # never refunded and deposited
+
+
+@pytest.mark.parametrize("kind", ["child", "child in a group"])
+def test_a_resume_asks_before_it_tries_a_failure_again_that_a_child_handled(flowckpt, tmp_path, kind):
+    (tmp_path / "bank.py").write_text(ELSEWHERE)
+    flowckpt("run", "bank.py:elsewhere", "--id", "one", "-i", f"kind={kind}").expect(1)
+    (tmp_path / "printer").touch()
+    (tmp_path / "open").touch()
+    (tmp_path / "config").write_text("edited")
+    plan = flowckpt("plan", "one").expect(10).out
+    assert "handled: a rerun would try" in plan
+    flowckpt("resume", "one").expect(10)
+    assert flowckpt.log() == ["deposit", "refund"]

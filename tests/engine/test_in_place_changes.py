@@ -52,6 +52,15 @@ def add_deep(table):
     table["rows"][0].append(3)
 
 
+def add_cell(frame):
+    frame["b"][0].append(3)
+
+
+def add_first(series):
+    series.iloc[0].append(3)
+    series.iloc[1].add(3)
+
+
 def add_line(order):
     order.lines.append("tea")
 
@@ -81,7 +90,7 @@ def call(function):
 
 
 def show(value):
-    return repr(value)
+    return repr(value) + repr(getattr(value, "dtypes", ""))
 
 
 @workflow
@@ -111,6 +120,8 @@ CHANGES = {
     "deque": ("value = deque([1])", 'yield step("add").python(add, value).checkpoint()'),
     "data class": ("value = Order()", 'yield step("add").python(add_line, value).checkpoint()'),
     "data frame": ('import pandas; value = pandas.DataFrame({"a": [1], "b": [2]})', 'yield step("drop").python(drop, value, "b").checkpoint()'),
+    "cells": ('import pandas; value = pandas.DataFrame({"a": [1, 2], "b": [[1], [2]], "c": ["x", "y"]})', 'yield step("add").python(add_cell, value).checkpoint()'),
+    "series": ('import pandas; value = pandas.Series([[1], {2}, "x"], name="s")', 'yield step("add").python(add_first, value).checkpoint()'),
     "array": ("import numpy; value = numpy.arange(3)", 'yield step("zero").python(zero, value).checkpoint()'),
     "UserDict": ('import collections; value = collections.UserDict({"a": 1})', 'yield step("add").python(add_key, value).checkpoint()'),
     "ChainMap": ('import collections; value = collections.ChainMap({"a": 1})', 'yield step("add").python(add_key, value).checkpoint()'),

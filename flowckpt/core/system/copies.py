@@ -76,6 +76,24 @@ class Copier:
                     made[index] = self._copy(item)
         return made
 
+    def _copy_cells(self, frame: Any) -> Any:
+        """Copy what a data frame or series holds in columns of objects, in place of the frame's own."""
+        if frame.ndim == 1:
+            return self._copy_column(frame)
+        for place, dtype in enumerate(frame.dtypes):
+            if dtype.kind == "O" and (own := self._copy_column(column := frame.iloc[:, place])) is not column:
+                frame.isetitem(place, own)
+        return frame
+
+    def _copy_column(self, column: Any) -> Any:
+        # Of a million texts, pandas knows in 10 ms that they are texts.
+        if column.dtype != object or not sys.modules["pandas"].api.types.infer_dtype(column).startswith("mixed"):
+            return column
+        cells = column.to_numpy(copy=True)
+        for index, cell in enumerate(cells):
+            cells[index] = self._copy(cell)
+        return column._constructor(cells, index=column.index, name=column.name, dtype=object).__finalize__(column)
+
     def _copy_object(self, value: Any, kind: Any) -> Any:
         if kind is partial:
             return self.copy_function(value)
@@ -84,7 +102,9 @@ class Copier:
             if (
                 name in _COPIED.get(top, ()) and kind.__name__ != "memmap"
             ):  # a file, which may be larger than the memory
-                return value.copy(deep=False) if name == "NDFrame" and _is_copied_on_write() else copy.deepcopy(value)
+                if name != "NDFrame":
+                    return copy.deepcopy(value)
+                return self._copy_cells(value.copy(deep=False) if _is_copied_on_write() else copy.deepcopy(value))
         is_data_class = attrs.has(kind) or external.dataclasses.is_dataclass(kind) or external.is_pydantic(kind)
         if not is_data_class or type(kind.__eq__) is not FunctionType or hasattr(kind, "__del__"):
             return value

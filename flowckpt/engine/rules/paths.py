@@ -191,10 +191,15 @@ def make_handled_search(results: Sequence[StepResult], *, drops_what_follows: bo
     @functools.cache
     def handled() -> frozenset[str]:
         continued: set[str] = set()  # the scopes that yielded something later
+        settled: set[str] = set()  # composites that succeeded, and after which a scope around them yielded something
         failures = []
         for result in reversed(results):
             scope, _, place = result.path.rpartition("/")
-            if not result.success and scope in continued and not place.startswith("["):
+            is_member = place.startswith("[")
+            is_followed = scope in settled or (scope in continued and not is_member)
+            if is_followed and result.success:
+                settled.add(result.path)
+            elif is_followed and not is_member:
                 failures.append(result.path)
             if result.step_type != ROLLBACK:
                 continued.add(scope)

@@ -184,6 +184,7 @@ class Scope:
         await self._record_failure()
         answer = await member.run()
         self._entered = None
+        replay.is_handling = True  # a failure in it may be tolerated, or handled by a child that has returned
         return answer
 
     async def _record_failure(self) -> None:
