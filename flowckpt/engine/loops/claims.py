@@ -202,25 +202,19 @@ Files = Mapping[str, PartialState]
 def capture(base: str, paths: Iterable[str | os.PathLike[str]]) -> Files:
     """Return the contents of files and directories, including the fact that a path does not exist.
 
-    Of a given link, what it leads to is captured, too; links in a directory stay links.
-
     Args:
         base: the directory where relative paths start; no path may leave it.
         paths: files and directories.
 
     Raises:
-        SettingError: a path or a given link leaves the base, or it is neither a file, a directory nor a link.
+        SettingError: a path leaves the base, or is neither a file, a directory nor a link.
         OSError: something cannot be read.
     """
     if isinstance(paths, str | bytes | os.PathLike):
         raise SettingError(f"files is a list of paths, not {paths!r:.80}", setting="files", remedy="Use a list.")
     entries: dict[str, Any] = {}
     for path in paths:
-        name = _relative_name(base, path)
-        _capture_entry(Path(base), name, entries)
-        if entries[name]["kind"] == "link":  # the state is what it leads to
-            target = os.path.relpath(os.path.realpath(Path(base, name)), os.path.realpath(base))
-            _capture_entry(Path(base), _relative_name(base, target), entries)
+        _capture_entry(Path(base), _relative_name(base, path), entries)
     return {name: PartialState(pack_value(encode(entry, "files"))) for name, entry in entries.items()}
 
 
