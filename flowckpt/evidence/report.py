@@ -179,7 +179,7 @@ class VerificationReport:
 # - Without partial success every claim must hold; with it, `min_verified` of them, and at least one.
 # - A claim that could not be checked does not hold.
 # - Claims that are not checked again (transient ones, at a resume) count as they were when the step ended, if that is
-#   known; otherwise they do not count.
+#   known; otherwise they do not count. So if they alone met the number that must hold, none of the others has to.
 # - Files of `.reads()` and `.writes()` must hold, whatever the policy of the other claims.
 
 

@@ -365,7 +365,8 @@ class EvidenceVerifier:
             for index in indices:
                 pack = packs[index][0]
                 answers = [next(verdicts) for _ in pack]
-                reports[index] = make_report(pack, answers, transient_held=facts.transient_held)
+                held = facts.transient_held if moment is Moment.RESUME else None
+                reports[index] = make_report(pack, answers, transient_held=held)
         return [reports[index] for index in range(len(packs))]
 
     async def verify_multiple(

@@ -6,8 +6,9 @@ in a run, and no step reads a file before the step that writes it, or in paralle
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,9 @@ class RunFiles:
             self._ready.remove(path)
             return
         reads, writes = list_declared_files(step, READS), list_declared_files(step, WRITES)
-        self._register(verifier.base_path, path, reads, writes)
+        base = verifier.base_path
+        reading, writing = _resolve_paths(base, reads, is_read=True), _resolve_paths(base, writes, is_read=False)
+        self._register(path, reading, writing)
         claims = [_make_claim(verifier, each, READS) for each in reads]
         if not claims:
             return
@@ -97,7 +100,9 @@ class RunFiles:
     def register_restored(self, base: str, result: StepResult) -> bool:
         """Register the files of a reused result; return False if one of them now belongs to another step."""
         try:
-            self._register(base, result.path, recorded_paths(result, READS), recorded_paths(result, WRITES))
+            reads, writes = recorded_paths(result, READS), recorded_paths(result, WRITES)
+            # As spelled: links may lead elsewhere now than when the step ran.
+            self._register(result.path, _spell_paths(base, reads), _spell_paths(base, writes))
         except StepFilesError:
             return False
         return True
@@ -111,8 +116,7 @@ class RunFiles:
         for readers in self._readers.values():
             readers.discard(path)
 
-    def _register(self, base: str, path: str, reads: Sequence[str], writes: Sequence[str]) -> None:
-        reading, writing = _resolve_paths(base, reads), _resolve_paths(base, writes)
+    def _register(self, path: str, reading: Mapping[str, str], writing: Mapping[str, str]) -> None:
         for file, name in writing.items():
             if any(_overlap(file, each) for each in reading):
                 raise _files_error(path, f"it reads and writes {name}", "Write to another file than it reads.")
@@ -146,10 +150,23 @@ def _make_claim(verifier: EvidenceVerifier, path: str, role: str) -> Evidence:
     return make_file_claim(path, role, is_directory=Path(verifier.base_path, path).is_dir())
 
 
-def _resolve_paths(base: str, paths: Sequence[str]) -> dict[str, str]:
-    """Return the given paths by their places; one that leads through a link has two, as the link may be new."""
-    spelled = {os.path.normpath(Path(base, each)): each for each in paths}
-    return {**{os.path.realpath(file): each for file, each in spelled.items()}, **spelled}
+def _spell_paths(base: str, paths: Sequence[str]) -> dict[str, str]:
+    return {os.path.normpath(Path(base, each)): each for each in paths}
+
+
+def _resolve_paths(base: str, paths: Sequence[str], *, is_read: bool) -> dict[str, str]:
+    """Return paths by their places: as spelled, and through the links on the way.
+
+    A step that writes may replace a link itself, so only a path that is read is followed to its end.
+    """
+    places = _spell_paths(base, paths)
+    for file, each in [*places.items()]:
+        parent, name = os.path.split(file)
+        with contextlib.suppress(ValueError):  # NUL: whoever opens it says so
+            places[str(Path(os.path.realpath(parent), name))] = each
+            if is_read:
+                places[os.path.realpath(file)] = each
+    return places
 
 
 def _overlap(one: str, other: str) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -26,7 +27,7 @@ from flowckpt import execution
 from flowckpt.core import dsl
 from flowckpt.core.dsl import PythonAction, Step
 from flowckpt.core.dsl.checks import undo_parameters
-from flowckpt.core.dsl.step import Action
+from flowckpt.core.dsl.step import Action, parameters_of
 from flowckpt.core.system.blocking import allow_blocking, forget_allowance
 from flowckpt.core.system.copies import Copier
 from flowckpt.errors import StepTimeoutError
@@ -55,15 +56,22 @@ def keep_arguments(step: Step[Any]) -> Step[Any]:
         step: a step with a compensation, before its workflow has gone on.
     """
     action, undo = step.action, step.modifiers.rollback
-    if undo is None or not undo_parameters(undo):
-        return step
-    if isinstance(action, PythonAction):
-        return type(step)(step.name, step.modifiers, copy_arguments(action))
-    if not isinstance(action, dsl.composites.WorkflowAction | dsl.composites.StartAction):
+    named = () if undo is None else undo_parameters(undo)
+    if not named:
         return step
     copier = Copier()
-    inputs = {name: copier.copy_whole(value) for name, value in action.inputs.items()}
-    return type(step)(step.name, step.modifiers, attrs.evolve(action, inputs=inputs))
+
+    def keep(name: str, value: Any) -> Any:
+        return copier.copy_whole(value) if name in named else value
+
+    if isinstance(action, PythonAction):
+        names = itertools.chain(parameters_of(action.function), itertools.repeat(""))
+        args = tuple(itertools.starmap(keep, zip(names, action.args, strict=False)))
+        kwargs = {name: keep(name, value) for name, value in action.kwargs.items()}
+        action = PythonAction(copier.copy_function(action.function), args, kwargs)
+    elif isinstance(action, dsl.composites.WorkflowAction | dsl.composites.StartAction):
+        action = attrs.evolve(action, inputs={name: keep(name, value) for name, value in action.inputs.items()})
+    return type(step)(step.name, step.modifiers, action)
 
 
 async def run_python(

@@ -90,7 +90,7 @@ def call(function):
 
 
 def show(value):
-    return repr(value) + repr(getattr(value, "dtypes", ""))
+    return repr(value) if not hasattr(value, "dtypes") else f"{value!r} {value.dtypes!r}"
 
 
 @workflow

@@ -140,16 +140,61 @@ def test_a_file_is_the_same_through_a_link_to_its_directory(place, first, folder
     assert Path("run-1/x").read_text() == ("a" if first == "writes" else "old")
 
 
-def test_a_linked_file_has_one_writer(folder):
-    Path("link.txt").symlink_to("b.txt")
+@pytest.mark.parametrize("kind", ["a directory", "a file"])
+def test_a_step_may_point_a_link_to_what_another_wrote(kind, folder):
+    def build() -> None:
+        ran.append("build")
+        Path("run-1").mkdir()
+        Path("run-1/x").write_text("x")
+
+    def point() -> None:
+        ran.append("point")
+        Path("new").symlink_to("run-1" if kind == "a directory" else "run-1/x")
+        Path("new").rename("latest")
+
+    def later() -> None:
+        ran.append("later")
+        if ran.count("later") == 1:
+            raise OSError("not yet")
 
     @workflow("w")
     def program():
-        yield step("a").python(write, "b.txt", "a").writes("b.txt")
-        yield step("b").python(write, "link.txt", "b").writes("link.txt")
+        yield step("build").python(build).writes("run-1").checkpoint()
+        yield step("point").python(point).writes("latest").checkpoint()
+        yield step("later").python(later)
 
-    result = engine().run_sync(program, workflow_id="run")
-    assert result.error.failed_with(StepFilesError) and Path("b.txt").read_text() == "a"
+    one_engine = engine()
+    one_engine.run_sync(program, workflow_id="run")
+    assert one_engine.resume_sync(program, workflow_id="run").status == "completed"
+    assert ran == ["build", "point", "later", "later"]
+
+
+def test_a_link_that_leads_elsewhere_since_a_step_read_through_it_stops_no_resume(folder):
+    for name in ("d1", "d2"):
+        Path(name).mkdir()
+    Path("d1/config").write_text("same")
+    Path("latest").symlink_to("d1")
+
+    def publish() -> None:
+        Path("d2/config").write_text("same")
+        Path("new").symlink_to("d2")
+        Path("new").rename("latest")
+
+    @workflow("w")
+    def program():
+        yield step("read").python(len, "a").reads("latest/config").checkpoint()
+        yield step("write").python(publish).writes("d2/config").checkpoint()
+        yield step("later").python(fail_once)
+
+    def fail_once() -> None:
+        ran.append("later")
+        if len(ran) == 1:
+            raise OSError("not yet")
+
+    one_engine = engine()
+    one_engine.run_sync(program, workflow_id="run")
+    again = one_engine.resume_sync(program, workflow_id="run")
+    assert (again.status, again.steps.executed) == ("completed", 1)
 
 
 def gather(folder: str) -> list[str]:

@@ -6,6 +6,7 @@ import csv
 import functools
 import io
 import signal
+import weakref
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -312,6 +313,27 @@ class Output(io.StringIO):
         return False
 
 
+class Port(io.RawIOBase):
+    """A device: what it gives next is not the rest of something."""
+
+    def readable(self):
+        return True
+
+    def writable(self):
+        return True
+
+    def readline(self, size=-1):
+        return b"1"
+
+    def tell(self):
+        raise NotImplementedError("no position")
+
+
+class Broken(dict):
+    def values(self):
+        raise LookupError("not loaded")
+
+
 USED = {
     "in a dictionary": lambda: {"rows": [iter(["a", "b"])]},
     "of the csv module": lambda: csv.reader(["a", "b"]),
@@ -319,8 +341,15 @@ USED = {
     "a file": lambda: io.StringIO("a\nb\n"),
     "a file that the step closes": lambda: io.StringIO("a\nb\n"),
     "a client": Consumer,
+    "a port": Port,
+    "a proxy": lambda: weakref.proxy(KEPT),
+    "a broken mapping": lambda: Broken(a=1),
     "a file for writing": Output,
 }
+
+
+KEPT = Consumer()
+RETRIED = {"a client", "a file for writing", "a port", "a proxy", "a broken mapping"}
 
 
 @pytest.mark.parametrize("partly", [True, False])
@@ -329,8 +358,9 @@ def test_another_try_never_gets_only_the_rest_of_an_iterator(kind, partly):
     failures = [ConnectionError("once")]
 
     def read(rows):
-        rows = rows["rows"][0] if isinstance(rows, dict) else rows
-        got = [] if kind == "a file for writing" else [str(next(rows))] if partly else [str(each) for each in rows]
+        rows = rows["rows"][0] if type(rows) is dict else rows
+        rows = iter(()) if kind in {"a file for writing", "a broken mapping", "a proxy"} else rows
+        got = [] if kind in RETRIED else [str(next(rows))] if partly else [str(each) for each in rows]
         if kind == "a file that the step closes":
             rows.close()
         if failures:
@@ -348,7 +378,7 @@ def test_another_try_never_gets_only_the_rest_of_an_iterator(kind, partly):
         clean = WorkflowEngine(MemoryCheckpointStore()).run_sync(reading, is_partial=is_partial)
         failures[:] = [ConnectionError("once")]
         again = WorkflowEngine(MemoryCheckpointStore()).run_sync(reading, is_partial=is_partial)
-        if kind in {"a client", "a file for writing"}:
+        if kind in RETRIED:
             assert again.status == "completed", again.error
         else:
             assert clean.status == "completed" and again.status == "failed"

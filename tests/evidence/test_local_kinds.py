@@ -112,7 +112,8 @@ async def test_a_process_lives_until_it_is_gone(verifier, child):
         ({}, "verified"),
         ({"start_time": 1}, "failed"),  # the pid came again
         ({"boot_id": "00000000-0000-0000-0000-000000000000/machine 1"}, "failed"),
-        ({"boot_id": "00000000-0000-0000-0000-000000000000"}, "cannot_check"),  # perhaps another machine of this name
+        ({"boot_id": "00000000-0000-0000-0000-000000000000"}, "failed"),  # an older record
+        ({"boot_id": "00000000-0000-0000-0000-000000000000/"}, "cannot_check"),  # perhaps another machine of this name
         ({"host": "elsewhere"}, "cannot_check"),
         ({"pid": 1 << 22}, "failed"),
         ({"pid": 0}, "malformed"),

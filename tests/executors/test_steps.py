@@ -413,9 +413,12 @@ def test_a_function_decides_about_a_retry_in_every_place_alike(tmp_path, status,
     assert ends["engine"][2] == (1 if status == 404 or on is far_steps.has_no_answer else 3)
 
 
-def test_a_function_that_no_worker_can_import_is_named_as_not_asked(tmp_path):
-    made = step("get").python(far_steps.get_page, str(tmp_path / "log"), 503).retry(5, on=lambda error: True)
-    assert "were not asked: the worker cannot import them" in ran(made.on("process")).failure.traceback
+def test_a_function_that_no_worker_can_import_is_asked_about_the_text_of_the_exception(tmp_path):
+    made = step("get").python(far_steps.get_page, str(tmp_path / "log"), 503).on("process")
+    assert ran(made.retry(5, on=lambda error: "503" in str(error))).output == "page"
+    (tmp_path / "log").unlink()
+    failed = ran(made.retry(5, on=lambda error: isinstance(error, far_steps.HttpError)))
+    assert "got only its text: the worker cannot import them" in failed.failure.traceback
 
 
 def test_a_step_out_of_time_is_ended_with_its_process(tmp_path, late):

@@ -25,7 +25,7 @@ class ProcessIdentity(FieldEquality):
     Attributes:
         host: the machine's name.
         boot_id: the boot of the machine, a hash of the machine's id, and the PID namespace, unless it is that of the
-            whole machine; separated by slashes, without empty parts at the end. Empty if the system has no boot id.
+            whole machine; separated by slashes. Empty if the system has no boot id. Older records have only the boot.
         pid: the process id.
         start_time: when it started, in ticks since the boot; 0 if unknown.
     """
@@ -67,7 +67,11 @@ def is_alive(process: ProcessIdentity) -> bool | None:
         return None
     if process.boot_id != here.boot_id:
         (boot, machine, _), (boot_here, machine_here, _) = process.system, here.system
-        return False if boot != boot_here and machine == machine_here != "" else None
+        is_old_form = "/" not in process.boot_id
+        if boot != boot_here:
+            return False if is_old_form or machine == machine_here != "" else None
+        if not is_old_form:
+            return None
     if type(process.pid) is not int or not 0 < process.pid < _NO_PID:  # not written by a process
         return False
     try:
@@ -127,7 +131,7 @@ def system_id() -> str:
     namespace = _INITIAL
     with suppress(OSError):
         namespace = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - a file that is no file
-    return f"{boot}/{machine}/{'' if namespace == _INITIAL else namespace}".rstrip("/")
+    return f"{boot}/{machine}" + ("" if namespace == _INITIAL else f"/{namespace}")
 
 
 def _read(file: str) -> str:

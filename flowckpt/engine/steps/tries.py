@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
 from functools import partial
-from io import IOBase
+from io import BytesIO, IOBase, StringIO, TextIOBase
 from typing import Any
 
 import attrs
@@ -53,12 +55,13 @@ def find_used_iterator(action: PythonAction) -> type | None:
         if type(value) in IMMUTABLE or id(value) in seen:
             continue
         seen.add(id(value))
-        if issubclass(type(value), Iterator | AsyncIterator) and _has_only_rest(value):
-            return type(value)
-        if isinstance(value, partial):
-            rest += [value.func, *value.args, *value.keywords.values()]
-        elif isinstance(value, dict | list | tuple | set | deque):
-            rest += value.values() if isinstance(value, dict) else value
+        with contextlib.suppress(Exception):  # the object's own code failed
+            if issubclass(type(value), Iterator | AsyncIterator) and _has_only_rest(value):
+                return type(value)
+            if isinstance(value, partial):
+                rest += [value.func, *value.args, *value.keywords.values()]
+            elif isinstance(value, dict | list | tuple | set | deque):
+                rest += value.values() if isinstance(value, dict) else value
     return None
 
 
@@ -66,13 +69,18 @@ def _has_only_rest(value: Any) -> bool:
     """Return whether an iterator that a try got continues where that try has stopped; a client or cursor does not."""
     kind = type(value)
     if not issubclass(kind, IOBase):
-        return all(
+        is_proxy = value.__class__ is not kind or issubclass(kind, weakref.ProxyTypes)
+        return not is_proxy and all(
             name.startswith("_") or name in _OF_GENERATORS or not callable(getattr(kind, name)) for name in dir(kind)
         )
-    try:
-        return bool(value.readable() and value.tell() > 0)
-    except (OSError, ValueError):  # a text file in the middle of its lines, or a closed file
+    if value.closed:
         return True
+    if not value.readable() or (value.writable() and not isinstance(value, StringIO | BytesIO)):  # a log, or a port
+        return False
+    try:
+        return bool(value.tell() > 0)
+    except OSError:  # a text file in the middle of its lines
+        return isinstance(value, TextIOBase)
 
 
 # A try whose output is emitted line by line while it runs.
@@ -256,13 +264,13 @@ class RetryLoop:
 
     def _is_wanted(self, error: BaseException, retry: RetryPolicy) -> bool:
         """Return whether `.retry(on=…)` wants another try; only the worker has the exception that its function raised."""
-        if not isinstance(error, RemoteError):
-            return retry.should_retry(error, warn=lambda why: error.add_note(f"{why[:500]}."))
-        if error.is_wanted is None and retry.only(functions=True).on:
-            error.add_note("The functions of .retry(on=…) were not asked: the worker cannot import them.")
-        return bool(error.is_wanted) or retry.only(functions=False).should_retry(
-            error, matches=is_one_of, warn=error.add_note
-        )
+        if isinstance(error, RemoteError) and error.is_wanted is not None:
+            retry = retry.only(functions=False)
+            return error.is_wanted or retry.should_retry(error, matches=is_one_of, warn=error.add_note)
+        is_wanted = retry.should_retry(error, matches=is_one_of, warn=lambda why: error.add_note(f"{why[:500]}."))
+        if isinstance(error, RemoteError) and not is_wanted and retry.only(functions=True).on:
+            error.add_note("The functions of .retry(on=…) got only its text: the worker cannot import them.")
+        return is_wanted
 
     def _has_used_iterator(self, error: BaseException) -> bool:
         """Return whether an argument is or contains an iterator, of which another try would get only the rest."""

@@ -75,11 +75,11 @@ class ProcessExists(Check):
         lives = process.is_alive(identity)
         if lives is None:
             raise UncheckableClaimError(
-                f"process {pid} runs on {identity.host!r:.80}, which cannot be checked from here"
+                f"process {pid} runs on {identity.host!r:.80}, in another container or machine than this one"
             )
         if lives:
             return VERIFIED
-        if identity.boot_id != process.system_id():
+        if identity.system[0] != process.current_process().system[0]:
             return failed_outcome(f"process {pid} is gone: the machine was rebooted since")
         now = process._start_time(pid)
         return failed_outcome(f"process {pid} is gone" + ("; its number belongs to another process now" if now else ""))

@@ -20,7 +20,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -179,10 +178,11 @@ def unpack_task(
     services = RemoteStepServices(snapshot, way)
     current = CurrentStep(run, path, attempt, tries, arguments, services, snapshot.most_tries, None, generation)
 
-    def load(content: bytes) -> Any:
-        return _Unpickler(io.BytesIO(content), places).load() if content else None
+    def load_policy() -> RetryPolicy | None:
+        loaded = {name: each for name, each in places.items() if _is_loaded(name, each[0])}
+        return _Unpickler(io.BytesIO(asking), loaded).load() if asking else None
 
-    return current, services, partial(load, calling), partial(load, asking)
+    return current, services, lambda: _Unpickler(io.BytesIO(calling), places).load(), load_policy
 
 
 class _Unpickler(pickle.Unpickler):
@@ -303,7 +303,9 @@ def _ask(load_policy: Callable[[], RetryPolicy | None], error: BaseException) ->
     """Return whether a function of `.retry(on=…)` wants another try; None if there is none that could be asked."""
     try:
         policy = load_policy()
-    except Exception:
+    except AbandonedStepError:
+        raise
+    except BaseException:  # its module may exit
         return None
     return None if policy is None else policy.should_retry(error, warn=lambda why: error.add_note(f"{why[:500]}."))
 

@@ -462,8 +462,8 @@ WRITABLE = (
 )
 _DAMAGED = ("XX001", "XX002")
 _GONE = ("42P01", "3F000", "3D000")
-_PREPARED_ELSEWHERE = ("42P05", "26000")
 """No such table, schema or database."""
+_PREPARED_ELSEWHERE = ("42P05", "26000")
 
 LACKING = ("42P01", "42703")
 """No such table or column."""
