@@ -182,9 +182,14 @@ class Scope:
         if task is not None and task.cancelling():
             await asyncio.sleep(0)
         await self._record_failure()
+        checkpointer = self.context.recorder.checkpointer
+        history, before = checkpointer.history, len(checkpointer.history.results)
         answer = await member.run()
         self._entered = None
-        replay.is_handling = True  # a failure in it may be tolerated, or handled by a child that has returned
+        results = checkpointer.history.results
+        # A failure in it may be tolerated, or handled by a child that has returned.
+        if not all(each.success for each in (results[before:] if checkpointer.history is history else results)):
+            replay.is_handling = True
         return answer
 
     async def _record_failure(self) -> None:
