@@ -247,7 +247,10 @@ def trial(root: Path, command: str, number: int, error: int) -> tuple[str, int, 
         wrong.append("a traceback")
     if code == ExitCode.CORRUPT or "corrupt" in out + err:
         wrong.append("an error of the system is called damage")
-    messages = len(re.findall(r"^flowckpt: (?!the failure is in )", err, re.MULTILINE))  # of two stores, first which
+    # Of two stores, first which; and where the run works, which is not its failure.
+    messages = len(re.findall(r"^flowckpt: (?!the failure is in |working in )", err, re.MULTILINE))
+    if "flowckpt: [Errno" in err:
+        wrong.append("an error of the system without what failed")
     if code not in (0, 1, 3, 10) and not (err.strip() or out.strip()):
         wrong.append("no message")
     if messages > 1:

@@ -317,7 +317,8 @@ class FileRunWriter(LogRunWriter):
             self._is_closed = True
             try:
                 if is_mine:
-                    self.writer.close()
+                    with contextlib.suppress(OSError):  # all that was acknowledged is synced
+                        self.writer.close()
                 if self._guard is not None:
                     self._guard.close(is_end=is_mine and is_release)
             finally:  # the run must not stay locked, whatever happens
@@ -325,8 +326,10 @@ class FileRunWriter(LogRunWriter):
                 # Closing is not enough to unlock: a child that a step forked has the file open, too.
                 if is_mine and opened.is_locked:
                     calls.unlock(opened.lock)
-                calls.close(opened.lock)
-                opened.directory.close()
+                with contextlib.suppress(OSError):
+                    calls.close(opened.lock)
+                with contextlib.suppress(OSError):
+                    opened.directory.close()
 
     def share_from(self, source: Directory, sizes: Mapping[str, int]) -> None:
         """Link large values of another run, given its open directory, as far as that is possible."""
