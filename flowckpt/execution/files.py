@@ -162,7 +162,7 @@ def _resolve_paths(base: str, paths: Sequence[str], *, is_read: bool) -> dict[st
     places = _spell_paths(base, paths)
     for file, each in [*places.items()]:
         parent, name = os.path.split(file)
-        with contextlib.suppress(ValueError):  # NUL: whoever opens it says so
+        with contextlib.suppress(ValueError):  # NUL: the check of the file reports it
             places[str(Path(os.path.realpath(parent), name))] = each
             if is_read:
                 places[os.path.realpath(file)] = each

@@ -17,6 +17,7 @@ from flowckpt.core.dsl import Workflow
 from flowckpt.errors import FanOutFailedError, InputError, StepDefinitionError, StepFailedError
 from flowckpt.execution.interrupts import RunInterrupted
 from flowckpt.testing import FakeClock
+from tests.executors.far_steps import HttpError, is_overload
 
 calls: list[Any] = []
 
@@ -24,16 +25,6 @@ calls: list[Any] = []
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
     calls.clear()
-
-
-class HttpError(Exception):
-    def __init__(self, status: int) -> None:
-        super().__init__(f"status {status}")
-        self.status = status
-
-
-def is_overload(error: BaseException) -> bool:
-    return isinstance(error, HttpError) and error.status == 503
 
 
 def get(*statuses: int) -> int:

@@ -59,7 +59,7 @@ def _identity_of(pid: int, host: str) -> ProcessIdentity:
 def is_alive(process: ProcessIdentity) -> bool | None:
     """Return whether a process is alive; None if that cannot be determined here, as on another machine.
 
-    The name of a machine proves nothing: containers share one, and so do machines that nobody gave a name. So another
+    The name of a machine proves nothing: containers share one, and many machines keep the name of their image. So another
     boot is a reboot only of the same machine.
     """
     here = current_process()
@@ -130,7 +130,7 @@ def system_id() -> str:
         machine = sha256(f"flowckpt:{machine}".encode()).hexdigest()[:8]
     namespace = _INITIAL
     with suppress(OSError):
-        namespace = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - a file that is no file
+        namespace = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - half the time of a Path
     return f"{boot}/{machine}" + ("" if namespace == _INITIAL else f"/{namespace}")
 
 

@@ -167,9 +167,8 @@ def verify_run(session: Session, workflow_id: str, fetch: Fetch) -> Finding | No
 
 def _check_row(image: RunImage, info: RunInfo | None, newest_first: list[CheckpointData]) -> None:
     """Compare the row of the run, used by lists, with its checkpoints."""
-    if info is None or not newest_first:
-        field = "latest_sequence" if newest_first or info is not None else None
-    else:
+    field = "latest_sequence" if info is not None or newest_first else ""
+    if info is not None and newest_first:
         field = info.contradicted_by(newest_first[0], CheckpointRef.of(image.workflow_id, newest_first[-1]))
     if field:
         raise image.corrupt_error("runs", f"its column {field} does not match its checkpoints")
