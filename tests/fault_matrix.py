@@ -1,7 +1,8 @@
 """Every system call of every command, failing with every possible error, in forked processes without tracing.
 
-`python -m tests.fault_matrix DIRECTORY SEED SHARE COMMAND…` prints one JSON document. It is a process of its own without
-threads, so it can fork: once per command to count the calls of flowckpt, and once for each call and error.
+`python -m tests.fault_matrix DIRECTORY SEED SHARE COMMAND…` prints one JSON document; `COMMAND:CALL` takes only the
+calls of one function. It is a process of its own without threads, so it can fork: once per command to count the calls
+of flowckpt, and once for each call and error.
 """
 
 from __future__ import annotations
@@ -319,14 +320,15 @@ def explore(root: Path, seed: str, share: float, commands: list[str]) -> dict:
     chance = random.Random(seed)
     prepared(root)
     totals: dict = {"commands": {}, "codes": Counter(), "wrong": []}
-    for command in commands:
+    for command, _, only in (each.partition(":") for each in commands):
         place = root / "counted"
         shutil.copytree(root / "pristine", place)
         code, out, err, said = in_child(place, COMMANDS[command], Injector())
         assert code in (0, 1, 3), (command, code, out, err)
         shutil.rmtree(place)
         calls = said["calls"]
-        trials = [(n, error) for n, name in enumerate(calls, 1) for error in {**CALLS, **OTHERS}[name]]
+        numbered = [(n, name) for n, name in enumerate(calls, 1) if only in ("", name)]
+        trials = [(n, error) for n, name in numbered for error in {**CALLS, **OTHERS}[name]]
         chosen = trials if share >= 1 else chance.sample(trials, max(1, round(len(trials) * share)))
         totals["commands"][command] = {"calls": len(calls), "faults": len(trials), "tried": len(chosen)}
         for number, error in chosen:

@@ -31,6 +31,14 @@ def test_a_sample_of_all_faults_is_survived(tmp_path):
     assert found["codes"].get("13"), "and they fail"
 
 
+@pytest.mark.timeout(600)
+def test_a_lock_that_fails_is_named_or_has_no_effect_on_a_run_that_has_ended(tmp_path):
+    found = explored(tmp_path, 1, ["run:flock", "resume:flock", "prune:flock"])
+    assert not found["wrong"]
+    assert all(each["tried"] >= 6 for each in found["commands"].values())
+    assert found["codes"].get("0"), "an unlock at the end of a run that has been released"
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(14_400)
 @pytest.mark.parametrize("command", COMMANDS)

@@ -324,8 +324,9 @@ class FileRunWriter(LogRunWriter):
             finally:  # the run must not stay locked, whatever happens
                 calls = opened.directory.calls
                 # Closing is not enough to unlock: a child that a step forked has the file open, too.
-                if is_mine and opened.is_locked:
-                    calls.unlock(opened.lock)
+                with contextlib.suppress(OSError):
+                    if is_mine and opened.is_locked:
+                        calls.unlock(opened.lock)
                 with contextlib.suppress(OSError):
                     calls.close(opened.lock)
                 with contextlib.suppress(OSError):
