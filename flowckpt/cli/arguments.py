@@ -289,6 +289,8 @@ def make_run_options(policy: dict[str, Any], by: str | None = None, **more: Any)
     """
     if policy["done"] or policy["not_done"]:
         more["settled_by"] = find_user_name() if by is None else by
+    elif by is not None or policy.get("comment"):
+        raise click.UsageError("--by and --comment belong to a decision: give --done or --not-done too")
     return RunOptions(**{**policy, "done": _parse_settled_outputs(policy["done"])}, **more)
 
 

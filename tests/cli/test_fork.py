@@ -95,6 +95,8 @@ def test_times_ids_and_numbers_of_a_fork_have_the_types_of_the_original(flowckpt
     assert flowckpt("resume", "two", "--json").expect(0).document["output"] == clean == ["datetime", "UUID", "float"]
     refused = flowckpt("fork", "one", "--id", "three", "--set", 'now="tomorrow"')
     assert refused.code == 2 and "'now'" in refused.err
+    refused = flowckpt("fork", "one", "--id", "three", "--set", 'now="2026-01-01T00:00:00"')
+    assert refused.code == 2 and "has no time zone\nAdd it, such as 2026-01-01T00:00:00Z for UTC." in refused.err
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,8 @@ def test_a_decision_counts_once(killed, tmp_path):
         (("--done", "pay={"), "--done pay={ is not JSON"),
         (("--done", "pay", "--not-done", "pay"), "step 'pay' cannot be both done and not done"),
         (("--done", "pay", "--done", "pay=5"), "--done pay=… is given twice"),
+        (("--by", "ann"), "give --done or --not-done too"),
+        (("--comment", "it is on the list"), "give --done or --not-done too"),
     ],
 )
 def test_what_is_no_decision_is_refused_and_changes_nothing(killed, words, said):

@@ -420,6 +420,10 @@ def test_once_and_watch_exclude_each_other(crashing):
     assert "exclude" in crashing("recover", "--once", "--watch").expect(2).err
 
 
+def test_an_interval_needs_watching(crashing):
+    assert "--every needs --watch" in crashing("recover", "--every", "3").expect(2).err
+
+
 def test_a_run_whose_executor_has_an_address_is_left_until_it_is_given_again_or_set(crashing):
     """An address in a record is never used: the process that recovers says where the steps run."""
     crash(crashing, "dying", "--executor", "gpu=dask://127.0.0.1:9")

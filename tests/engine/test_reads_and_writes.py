@@ -458,3 +458,8 @@ def test_odd_files_are_refused_where_they_are_written(make):
 )
 def test_files_make_no_sense_with_some_actions(made):
     assert engine().run_sync(one(made)).status == "failed"
+
+
+def test_an_error_of_a_function_that_names_files_says_where_it_was_given():
+    failed = engine().run_sync(one(step("copy").python(copy, "a", "b").reads(lambda: "a.txt")))
+    assert failed.error is not None and "function in .reads(), which gets the arguments" in failed.error.traceback

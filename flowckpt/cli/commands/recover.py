@@ -43,10 +43,8 @@ from flowckpt.stores.base import StoreBase
 @click.option(
     "--every",
     type=SecondsRange(0.05, 86_400),
-    default=15.0,
-    show_default=True,
     metavar="SECONDS",
-    help="With --watch: seconds between two polls.",
+    help="With --watch: seconds between two polls (default: 15).",
 )
 @click.option(
     "--jobs",
@@ -65,7 +63,7 @@ from flowckpt.stores.base import StoreBase
 def recover_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     once: bool,
     watch: bool,
-    every: float,
+    every: float | None,
     jobs: int,
     workflows: tuple[str, ...],
     show_output: bool,
@@ -92,6 +90,10 @@ def recover_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     """
     if once and watch:
         raise click.UsageError("--once and --watch exclude each other")
+    if every is not None and not watch:
+        raise click.UsageError("--every needs --watch")
+    if watch and every is None:
+        every = 15.0
     parse_executors(executors)
     checkpoints = open_chosen_store(store)
     if store.spec.startswith("memory:"):
@@ -100,9 +102,7 @@ def recover_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     options = [word for name, each in policy.items() if each is not None for word in (SETTINGS[name].option, each)]
     options += [word for each in executors for word in ("--executor", each)]
     stopped_by = asyncio.run(
-        _recover(
-            checkpoints, store, results, every if watch else None, jobs, workflows, options, shows_output=show_output
-        )
+        _recover(checkpoints, store, results, every, jobs, workflows, options, shows_output=show_output)
     )
     counts = Counter(each.outcome for each in results if not each.is_reported)
     reported = sum(each.is_reported for each in results)

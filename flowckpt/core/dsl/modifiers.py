@@ -526,7 +526,11 @@ class StepFiles(FieldEquality):
             if not callable(each):
                 found[os.fspath(each)] = None
                 continue
-            made = each(*args, **kwargs)
+            try:
+                made = each(*args, **kwargs)
+            except Exception as error:
+                error.add_note(f"It was raised by a function in .{role}(), which gets the arguments of the step.")
+                raise
             listed = [made] if isinstance(made, str | os.PathLike) else made
             if not isinstance(listed, Iterable) or isinstance(listed, bytes):
                 raise _path_error(step, role, made, is_returned=True)

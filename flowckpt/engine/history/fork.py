@@ -17,7 +17,7 @@ from flowckpt.core import codec
 from flowckpt.core.codec.blob import Blob, Recorded, plain_tree
 from flowckpt.core.codec.results import append_result, as_view
 from flowckpt.core.dsl import Step, Workflow
-from flowckpt.core.dsl.world import WorldAction
+from flowckpt.core.dsl.world import NowAction, WorldAction
 from flowckpt.core.identity import inputs_hash
 from flowckpt.core.identity.call import identify
 from flowckpt.core.identity.secrets import KnownSecrets, refuse_secrets
@@ -139,6 +139,9 @@ def _edit_result(step: Step[Any], result: StepResult, edit: Edit, secrets: Known
     action = step.action
     annotation, call = output_annotation(action), identify(action, secrets, step.modifiers.version)
     value = edit(action.answers if isinstance(action, WorldAction) else annotation)
+    if isinstance(action, NowAction) and value.tzinfo is None:
+        problem = f"the time {value.isoformat()} for step {result.path!r} has no time zone"
+        raise InputError(problem, parameter=result.path, remedy=f"Add it, such as {value.isoformat()}Z for UTC.")
     tree = codec.encode(value, annotation, place=f"{result.path}: output")
     refuse_secrets(tree, secrets, f"{result.path}: output")
     made = attrs.evolve(
