@@ -381,7 +381,14 @@ class WorkflowEngine:
         return await send(self.store, self._clock, workflow_id, name, data=data, by=by, signal_id=made)
 
     async def approve(
-        self, workflow_id: str, name: str, *, by: str = "", comment: str = "", options: RunOptions | None = None
+        self,
+        workflow_id: str,
+        name: str,
+        *,
+        by: str = "",
+        comment: str = "",
+        request: str = "",
+        options: RunOptions | None = None,
     ) -> Sent:
         """Approve what a run asks for; the claims that the approval is bound to are checked first.
 
@@ -390,24 +397,41 @@ class WorkflowEngine:
             name: the approval's name, or the path of its step.
             by: the name of the approver.
             comment: why.
+            request: the `Wait.request_id` of the question that was read; by default whatever the run asks now.
             options: how evidence is checked.
 
         Raises:
             CheckpointNotFoundError: the run does not exist.
-            SignalRefusedError: the run does not ask for it, its deadline is over, or it was answered already.
+            SignalRefusedError: the run does not ask for it, its deadline is over, it was answered already, or the run
+                asks another question now.
             ApprovalStaleError: what is to be approved has changed since the run asked.
             SettingError: the store cannot deliver signals.
         """
-        return await self._answer(workflow_id, name, by, comment, options, is_approved=True)
+        return await self._answer(workflow_id, name, by, comment, request, options, is_approved=True)
 
     async def reject(
-        self, workflow_id: str, name: str, *, by: str = "", comment: str = "", options: RunOptions | None = None
+        self,
+        workflow_id: str,
+        name: str,
+        *,
+        by: str = "",
+        comment: str = "",
+        request: str = "",
+        options: RunOptions | None = None,
     ) -> Sent:
         """Reject what a run asks for; see `WorkflowEngine.approve`."""
-        return await self._answer(workflow_id, name, by, comment, options, is_approved=False)
+        return await self._answer(workflow_id, name, by, comment, request, options, is_approved=False)
 
     async def _answer(
-        self, workflow_id: str, name: str, by: str, comment: str, options: RunOptions | None, *, is_approved: bool
+        self,
+        workflow_id: str,
+        name: str,
+        by: str,
+        comment: str,
+        request: str,
+        options: RunOptions | None,
+        *,
+        is_approved: bool,
     ) -> Sent:
         return await session.respond.send_answer(
             self.store,
@@ -417,6 +441,7 @@ class WorkflowEngine:
             is_approved=is_approved,
             by=by,
             comment=comment,
+            request=request,
             verifier=self._verifier,
             options=options or RunOptions(),
         )

@@ -129,6 +129,17 @@ def test_a_signal_is_kept_told_and_taken_once(waits):
     assert "the run is complete" in late.err
 
 
+def test_an_answer_to_a_question_that_is_over_is_refused(waits, tmp_path):
+    waits("run", "waits.py:reviewed", "--id", "r").expect(3)
+    (wait,) = waits("show", "r", "--json").document["waits"]
+    (tmp_path / "report").write_text("better")
+    waits("resume", "r").expect(3)
+    (again,) = waits("show", "r", "--json").document["waits"]
+    refused = waits("approve", "r", "review", "--request", wait["request"]).expect(2)
+    assert f"the request '{wait['request']}' is over, and the run now asks '{again['request']}'" in refused.err
+    waits("approve", "r", "review", "--request", again["request"]).expect(0)
+
+
 def test_bytes_that_change_between_the_approval_and_their_use_end_the_command_with_3_and_are_asked_for_anew(waits):
     waits("run", "waits.py:slowly", "--id", "r").expect(3)
     waits("approve", "r", "review", "--by", "ann").expect(0)

@@ -38,6 +38,13 @@ def release(version: str = "1.0"):
     count = yield step("count").wait("count", type=int)
     return {"by": answer.by, "count": count}
 
+@workflow("clerk")
+def clerk():
+    answers = []
+    for order in ("first order", "second order"):
+        answers.append((yield step("review").approval(ask=order)).by)
+    return answers
+
 @workflow("hostile")
 def hostile(text: str):
     return (yield step("<script>alert(1)</script>").python(str, text).checkpoint())

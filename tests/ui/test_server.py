@@ -70,6 +70,31 @@ def test_an_approval_in_a_form_is_the_command_of_the_same_name(server, waiting):
     assert signal["by"] == "ada" and signal["kind"] == "approval"
 
 
+def fields_of(page: str) -> dict[str, str]:
+    """The fields that a browser sends with a form."""
+    found = re.findall(r'<input[^>]*name="([^"]*)"[^>]*value="([^"]*)"', page)
+    return {name: html.unescape(value) for name, value in found if name not in ("form_token", "resume")}
+
+
+def test_a_click_answers_the_question_on_the_page_and_no_later_one(server, release):
+    release("run", "release.py:clerk", "--id", "one").expect(3)
+    page = server.get("/runs/one/approve?name=review").text
+    assert "first order" in page
+    release("approve", "one", "review", "--by", "bob", "--resume").expect(3)
+    refused = ended(server, server.post("/runs/one/approve", {**fields_of(page), "by": "ann"}))
+    assert "is over, and the run now asks" in html.unescape(refused)
+    page = server.get("/runs/one/approve?name=review").text
+    assert "second order" in page
+    ended(server, server.post("/runs/one/approve", {**fields_of(page), "by": "ann", "resume": "yes"}))
+    assert release("show", "one", "--json").document["output"] == ["bob", "ann"]
+
+
+def test_a_page_without_a_question_approves_none(server, waiting):
+    page = server.get("/runs/one/approve?name=later").text
+    assert "exit code 2" in ended(server, server.post("/runs/one/approve", {**fields_of(page), "name": "ask"}))
+    assert waiting("show", "one", "--json").document["signals"] == []
+
+
 def test_a_value_that_looks_like_an_option_is_a_value(server, waiting):
     ended(server, server.post("/runs/one/approve", {"name": "--resume", "by": "--json"}))
     assert waiting("show", "one", "--json").document["signals"] == []

@@ -114,6 +114,12 @@ Examples:
     @click.argument("name")
     @by_option
     @click.option("--comment", metavar="TEXT", default="", help="Why; recorded with the decision.")
+    @click.option(
+        "--request",
+        metavar="ID",
+        default="",
+        help="Answer only this question, as show --json names it; it is refused if the run asks another one meanwhile.",
+    )
     @network_option
     @resume_option
     @json_option
@@ -125,6 +131,7 @@ Examples:
         name: str,
         by: str | None,
         comment: str,
+        request: str,
         allow_network: tuple[str, ...],
         is_to_resume: bool,
         as_json: bool,
@@ -135,7 +142,7 @@ Examples:
         refuse_known_secrets(comment=comment, sender=who)
         engine, options = WorkflowEngine(checkpoints), RunOptions(allow_network=allow_network)
         answer = engine.approve if is_approved else engine.reject
-        sent = run_async(answer(run, name, by=who, comment=comment, options=options))
+        sent = run_async(answer(run, name, by=who, comment=comment, request=request, options=options))
         message = f"{sent.name} of run {run} is {'approved' if is_approved else 'rejected'}"
         return resume_or_report(context, sent, message, store, is_to_resume=is_to_resume, as_json=as_json)
 

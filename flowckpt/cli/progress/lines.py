@@ -64,6 +64,7 @@ def wait_document(wait: Wait) -> Json:
         "digests": waits.approval_digests(wait) if wait.claims else {},
         "voided": wait.voided or None,
         "ask": wait.ask,
+        "request": wait.request_id or None,
     }
 
 

@@ -164,7 +164,7 @@ def _argument_builder(
 
 
 _POLICY = {"on_stale": "--on-stale=", "on_code_change": "--on-code-change=", "from_step": "--from="}
-_BY = {"by": "--by=", "comment": "--comment=", "resume": "--resume"}
+_ANSWER = {"by": "--by=", "comment": "--comment=", "request": "--request=", "resume": "--resume"}
 
 
 def _fork_arguments(run: str, values: Mapping[str, str]) -> list[str]:
@@ -217,6 +217,7 @@ def _describe_fork(stored: StoredRun, values: Mapping[str, str]) -> list[str]:
 
 
 _WHO = (Field("by", "Who", hint="your name; the user of this machine by default"), Field("comment", "Comment"))
+_REQUEST = Field("request", "", "hidden", hint="answer only this question, by its id in the waits of the run")
 _RESUME_NOW = Field("resume", "Resume the run at once", "checkbox")
 _STEP = Field("from_step", "From step", "step", hint="run again from this step")
 
@@ -242,15 +243,15 @@ RUN_ACTIONS: Mapping[str, Action] = {
             "Approve",
             "The approval is recorded with your name. Its claims are checked first; if one no longer holds, nothing is "
             "recorded.",
-            _argument_builder("approve", after=("name",), **_BY),
-            (Field("name", "Approval", is_required=True), *_WHO, _RESUME_NOW),
+            _argument_builder("approve", after=("name",), **_ANSWER),
+            (Field("name", "Approval", is_required=True), *_WHO, _REQUEST, _RESUME_NOW),
         ),
         Action(
             "reject",
             "Reject",
             "The rejection is recorded with your name. The step fails, unless the workflow handles it.",
-            _argument_builder("reject", after=("name",), **_BY),
-            (Field("name", "Approval", is_required=True), *_WHO, _RESUME_NOW),
+            _argument_builder("reject", after=("name",), **_ANSWER),
+            (Field("name", "Approval", is_required=True), *_WHO, _REQUEST, _RESUME_NOW),
         ),
         Action(
             "signal",

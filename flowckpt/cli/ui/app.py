@@ -205,6 +205,8 @@ class Ui:
         if len(answered) == 1:
             values.setdefault("name", answered[0].name)
         wait = next((each for each in answered if values.get("name") in (each.name, each.path)), None)
+        if action.name in ("approve", "reject"):  # the question on the page, and not a later one
+            values.update({"request": "none"} if wait is None else {"name": wait.path, "request": wait.request_id})
         return self._page(
             request,
             "action.html",

@@ -119,6 +119,11 @@ class Wait(FieldEquality):
         )
 
     @property
+    def request_id(self) -> str:
+        """The id by which an answer can name the question; empty if it asks nothing."""
+        return f"{self.request}@{encode_utc(self.since)}" if self.request else ""
+
+    @property
     def question(self) -> list[str]:
         """The question as lines of text, one for each key of a mapping."""
         if self.ask is None:

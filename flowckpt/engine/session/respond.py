@@ -159,6 +159,7 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
     is_approved: bool,
     by: str,
     comment: str,
+    request: str,
     verifier: EvidenceVerifier | None,
     options: RunOptions,
 ) -> Sent:
@@ -172,6 +173,7 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
         is_approved: the answer.
         by: who answers.
         comment: why.
+        request: the `Wait.request_id` of the question that is answered; empty for the one that the run asks now.
         verifier: checks the facts to approve; None for one based on the directory where the run was started.
         options: how to check them.
 
@@ -186,6 +188,10 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
     info = await _load_info(store, workflow_id)
     _refuse_ended(info, name)
     wait = _require_approval(workflow_id, name, latest)
+    if request not in ("", wait.request_id):
+        detail = f"the request {request!r} is over, and the run now asks {wait.request_id!r}"
+        remedy = f"Read the new question ('flowckpt show {shell_word(workflow_id)}'), and answer that."
+        raise SignalRefusedError(workflow_id, name, detail=detail, remedy=remedy)
     _refuse_answered(workflow_id, name, wait, sent_to(latest.metadata, await inbox.signals(workflow_id)))
     if is_approved and wait.claims:
         pack = claims.EvidencePack.from_document(wait.claims)
