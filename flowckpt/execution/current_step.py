@@ -24,6 +24,7 @@ from flowckpt.core.identity.call import CallIdentity
 from flowckpt.core.identity.values import value_parts
 from flowckpt.core.system.attrs_base import lazy_frozen
 from flowckpt.core.system.numbers import is_finite_number
+from flowckpt.core.system.process import find_holder, find_marked
 from flowckpt.errors import EncodingError, FlowckptError, InputError
 
 T = TypeVar("T")
@@ -298,6 +299,16 @@ STEP_MARK = "_FLOWCKPT_STEP"
 def mark_of_step(workflow_id: str, path: str) -> str:
     """Return the value of `STEP_MARK` for a command; an edit of its arguments does not change it."""
     return sha256(dumps([workflow_id, path]).encode()).hexdigest()[:32]
+
+
+def find_at_work(workflow_id: str, path: str) -> list[int] | None:
+    """Return the processes that still run a step for another engine: its command, or its worker on this machine.
+
+    None if no process can be seen; 0 stands for one that cannot be identified.
+    """
+    mark = mark_of_step(workflow_id, path)
+    commands, worker = find_marked(f"{STEP_MARK}={mark}"), find_holder(mark)
+    return commands if worker is None else [*(commands or ()), worker]
 
 
 @lazy_frozen()

@@ -13,9 +13,8 @@ import time
 import pytest
 
 from flowckpt import WorkflowEngine
-from flowckpt.core.system.process import find_marked
 from flowckpt.errors import RunLockedError, StepInDoubtError
-from flowckpt.execution.current_step import STEP_MARK, mark_of_step
+from flowckpt.execution.current_step import find_at_work
 from flowckpt.stores import SqliteCheckpointStore
 
 PROGRAM = """
@@ -566,10 +565,106 @@ def test_a_command_that_outlives_its_process_is_not_run_beside_itself(flowckpt, 
     if not ends_well:
         os.kill(command, signal.SIGKILL)
     (tmp_path / "quick").touch()
-    while find_marked(f"{STEP_MARK}={mark_of_step('one', 'pay')}"):  # the command, or what it started, has not ended
+    while find_at_work("one", "pay"):  # the command, or what it started, has not ended
         time.sleep(0.05)
     flowckpt("resume", "one").expect(0)
     assert (flowckpt.log(), (tmp_path / "paid").read_text()) == (["pay"] if ends_well else ["pay", "pay"], "5")
+
+
+POOL = """
+import os, time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from flowckpt import FileCheckpointStore, WorkflowEngine, step, workflow
+from flowckpt.evidence import predicate
+
+def pay():
+    with open("log", "a") as file:
+        file.write("pay\\n")
+    while not Path("quick").exists():
+        time.sleep(0.05)
+    Path("paid").touch()
+
+def is_paid():
+    return Path("paid").exists()
+
+@workflow
+def pays():
+    yield step("pay").python(pay).on("pool").at_most_once().evidence(predicate(is_paid))
+
+if __name__ == "__main__":
+    engine = WorkflowEngine(FileCheckpointStore("runs"), executors={"pool": lambda: ProcessPoolExecutor(1)})
+    engine.run_sync(pays, workflow_id="one", if_exists="resume").unwrap()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has abstract sockets")
+def test_a_worker_that_outlives_its_engine_is_not_helped_by_another_one(flowckpt, tmp_path):
+    (tmp_path / "pay.py").write_text(POOL)
+    environment = {**flowckpt.environment, "PYTHONPATH": str(tmp_path)}
+    owner = subprocess.Popen([sys.executable, "pay.py"], cwd=tmp_path, env=environment)
+    flowckpt.wait_for("pay")
+    owner.kill()
+    owner.wait()
+
+    def resume():
+        return subprocess.run([sys.executable, "pay.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+    refused = resume()
+    assert re.search(r"its worker still runs \(process [1-9]", refused.stderr), refused.stderr
+    (tmp_path / "quick").touch()
+    while find_at_work("one", "pay"):
+        time.sleep(0.05)
+    assert resume().returncode == 0
+    assert flowckpt.log() == ["pay"]
+
+
+# --- forks of a run in doubt ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("checkpoint", ["one", "@started", "@in_doubt"])
+def test_a_fork_of_any_checkpoint_keeps_the_doubt_of_its_source(killed, checkpoint):
+    command = killed("pay.py:blind")
+    command("fork", "one", "--checkpoint", checkpoint, "--id", "two").expect(0)
+    command("resume", "two").expect(15)
+    assert "in doubt  pay" in command("plan", "two").expect(15).out
+    command("fork", "two", "--checkpoint", "@forked", "--id", "three").expect(0)
+    command("resume", "three").expect(15)
+    assert command.log() == ["pay"]
+    command("resume", "two", "--not-done", "pay").expect(0)
+
+
+def test_a_fork_does_not_do_what_its_source_is_doing_at_this_moment(flowckpt, tmp_path):
+    (tmp_path / "pay.py").write_text(PROGRAM)
+    owner = flowckpt.start("run", "pay.py:seeing", "-i", "early=false", "--id", "one")
+    try:
+        flowckpt.wait_for("pay")
+        (tmp_path / "quick").touch()
+        flowckpt("fork", "one", "--id", "two").expect(0)
+        assert f"process {owner.pid} on" in flowckpt("resume", "two").expect(15).err
+        assert flowckpt.log() == ["pay"]
+    finally:
+        owner.kill()
+        owner.communicate()
+    flowckpt("resume", "two").expect(0)
+    assert flowckpt.log() == ["pay", "pay"]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="the system lists no processes")
+def test_a_fork_does_not_do_what_a_command_of_its_dead_source_still_does(flowckpt, tmp_path):
+    (tmp_path / "pay.py").write_text(COMMAND)
+    owner = flowckpt.start("run", "pay.py", "--id", "one")
+    flowckpt.wait_for("pay")
+    owner.kill()
+    owner.wait()
+    owner.stdout.close(), owner.stderr.close()  # the command holds the other ends
+    flowckpt("fork", "one", "--id", "two").expect(0)
+    assert "may still be running it" in flowckpt("resume", "two").expect(15).err
+    (tmp_path / "quick").touch()
+    while find_at_work("one", "pay"):
+        time.sleep(0.05)
+    flowckpt("resume", "two").expect(0)
+    assert flowckpt.log() == ["pay"]
 
 
 OWNER = """

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import hashlib
     import html
     import random
+    import socket
     import statistics
     import tomllib
     import uuid
@@ -51,6 +52,7 @@ MODULES = {
     "metadata": "importlib.metadata",
     "random": "random",
     "shell_completion": "click.shell_completion",
+    "socket": "socket",
     "statistics": "statistics",
     "tomllib": "tomllib",
     "uuid": "uuid",
@@ -63,8 +65,8 @@ MODULES = {
 # fmt: off
 __all__ = [
     "aead", "cloudpickle", "cryptography_exceptions", "dask", "dataclasses", "decimal", "difflib", "distributed", "email_utils",
-    "fractions", "getpass", "hashlib", "html", "metadata", "random", "shell_completion", "statistics", "tomllib", "uuid", "zoneinfo",
-    "zstd",
+    "fractions", "getpass", "hashlib", "html", "metadata", "random", "shell_completion", "socket", "statistics", "tomllib", "uuid",
+    "zoneinfo", "zstd",
 ]
 # fmt: on
 

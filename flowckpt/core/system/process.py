@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
+import attrs
+
+from flowckpt.core.system import external
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 
 
@@ -45,6 +49,11 @@ class ProcessIdentity(FieldEquality):
 def current_process() -> ProcessIdentity:
     """Identify the calling process."""
     return _identity_of(os.getpid(), os.uname().nodename)
+
+
+def identify_process(pid: int) -> ProcessIdentity:
+    """Identify another process of this machine."""
+    return attrs.evolve(current_process(), pid=pid, start_time=_start_time(pid))
 
 
 _NO_PID = 1 << 31
@@ -176,6 +185,33 @@ def signal_session(leader: int, number: signal.Signals) -> None:
         with suppress(*_GONE):
             if os.getpgid(pid) != leader:
                 _signal_member(pid, leader, number)
+
+
+def hold_name(name: str) -> AbstractContextManager[object]:
+    """Hold a name as long as the context lasts, and no longer than this process lives, however it ends.
+
+    The name is an abstract socket (unix(7)), so it exists only on Linux, within one network namespace. A name that another
+    process holds stays with that process.
+    """
+    held = external.socket.socket(external.socket.AF_UNIX)
+    with suppress(OSError):
+        held.bind(f"\0flowckpt/{name}")
+        held.listen(128)
+    return held
+
+
+def find_holder(name: str) -> int | None:
+    """Return the pid of the process that holds a name, 0 if it cannot be seen from here; None if there is none."""
+    with external.socket.socket(external.socket.AF_UNIX) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(f"\0flowckpt/{name}")
+        except BlockingIOError:  # too many have asked
+            return 0
+        except OSError:
+            return None
+        credentials = asking.getsockopt(external.socket.SOL_SOCKET, external.socket.SO_PEERCRED, 12)
+    return int.from_bytes(credentials[:4], sys.byteorder)
 
 
 def find_marked(variable: str) -> list[int] | None:

@@ -30,6 +30,7 @@ from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.ids import new_token
+from flowckpt.core.system.process import identify_process
 from flowckpt.engine.dry.recorded_drive import follow
 from flowckpt.engine.history.checkpoints import (
     Execution,
@@ -44,7 +45,7 @@ from flowckpt.engine.rules.judge import identity_reasons
 from flowckpt.engine.rules.paths import UNDOABLE, UNFINISHED, find_left_to_undo, find_path, is_within, select_for_fork
 from flowckpt.engine.rules.reasons import LIMITS, ReasonKind
 from flowckpt.engine.run.lease import hold_lease, require_run
-from flowckpt.engine.run.resumption import check_workflow_name, drop_reusable
+from flowckpt.engine.run.resumption import add_runners, check_workflow_name, drop_reusable, note_runners
 from flowckpt.engine.values.failures import read_answer
 from flowckpt.engine.values.inputs import BoundInputs, bind_inputs, decode_input, rebind_recorded
 from flowckpt.engine.values.options import RETRIES_USED, RunOptions
@@ -52,6 +53,7 @@ from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, use_m
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, ON_RERUN, Superseded
 from flowckpt.engine.values.waits import drop_waits
 from flowckpt.errors import InputError, RunExistsError, StaleCheckpointError, StepNotFoundError
+from flowckpt.execution.current_step import find_at_work
 from flowckpt.execution.runner import output_annotation
 from flowckpt.stores.base import StoreBase
 
@@ -297,6 +299,7 @@ async def fork_run(store: StoreBase, clock: Clock, source_id: str, plan: ForkPla
     dropped = [result for result in results if result.path not in new]
     data = _make_first_checkpoint(clock, source_id, latest, [*map(_inherit, kept), *edited], rechecking.options)
     data = attrs.evolve(data, evidence=answers, metadata=_record_effects(data, newest, latest, dropped, undone))
+    data = await _keep_doubts(store, source_id, newest, data)
     differing: dict[str, tuple[str, str]] = {}
     if plan.inputs and bound is not None:
         metadata = {**data.metadata, "defaulted": list(bound.defaulted)}
@@ -437,13 +440,26 @@ def _record_effects(
     return superseded.add_to_metadata(data.metadata)
 
 
+async def _keep_doubts(
+    store: StoreBase, source_id: str, newest: CheckpointData, data: CheckpointData
+) -> CheckpointData:
+    """Return a fork's checkpoint with the steps that its source may be doing, also those after the forked checkpoint."""
+    paths = {result.path for result in data.step_results}
+    in_flight = tuple(each for each in dict.fromkeys((*data.in_flight, *newest.in_flight)) if each not in paths)
+    _, runners = await note_runners(store, source_id, newest, is_stolen=await store.owner(source_id) is not None)
+    for path in in_flight:
+        at_work = [identify_process(pid) for pid in find_at_work(source_id, path) or () if pid]
+        runners[path] = [*runners.get(path, ()), *at_work]
+    noted = {path: processes for path, processes in runners.items() if processes and path in in_flight}
+    return attrs.evolve(data, in_flight=in_flight, metadata=add_runners(data.metadata, noted))
+
+
 def _make_first_checkpoint(
     clock: Clock, source_id: str, latest: CheckpointData, results: Sequence[StepResult], options: RunOptions
 ) -> CheckpointData:
     history = History()
     for result in results:
         append_result(history, result)
-    paths = {result.path for result in results}
     metadata = {
         name: value
         for name, value in drop_waits(drop_reusable(latest.metadata)).items()
@@ -465,7 +481,6 @@ def _make_first_checkpoint(
         saved_at=clock.now(),
         reason=Reason.MANUAL,
         status=Status.SUSPENDED,
-        in_flight=tuple(path for path in latest.in_flight if path not in paths),
         partial={},
         metadata=metadata,
         output=None,

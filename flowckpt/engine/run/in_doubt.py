@@ -11,7 +11,6 @@ from flowckpt.core.dsl import Step
 from flowckpt.core.identity.call import CallIdentity
 from flowckpt.core.records import StepResult
 from flowckpt.core.system.numbers import join_names
-from flowckpt.core.system.process import find_marked
 from flowckpt.engine.rules.in_doubt import (
     LEFT_DONE,
     Question,
@@ -30,7 +29,7 @@ from flowckpt.engine.values.failures import stale_step_error
 from flowckpt.engine.values.superseded import ON_RERUN
 from flowckpt.errors import StepInDoubtError
 from flowckpt.execution.claims import ClaimChecker, list_failures
-from flowckpt.execution.current_step import NO_SERVICES, STEP_MARK, StepCall, mark_of_step
+from flowckpt.execution.current_step import NO_SERVICES, StepCall, find_at_work
 from flowckpt.execution.python import is_left_running
 from flowckpt.execution.runner import Outcome, restore_value
 
@@ -226,16 +225,14 @@ def _describe_runner(policy: ResumePolicy, workflow_id: str, step: Step[Any], pa
     """Return who may still be running a step, as the end of a sentence; empty if it cannot be running."""
     if path not in policy.settled and (processes := policy.runners.get(path)):
         named = join_names([f"process {each.pid} on {each.host}" for each in processes], 3)
-        return f", and the previous owner of the run ({named}) may still be running it"
+        return f", and an earlier owner of the run ({named}) may still be running it"
     if is_left_running(workflow_id, path):
         return ", and its function still runs after the timeout"
-    if step.action.is_command:
-        pids = find_marked(f"{STEP_MARK}={mark_of_step(workflow_id, path)}")
-        if pids is None:
-            return ", and its command may still be running"
-        if pids:
-            return f", and its command still runs (process {join_names([*map(str, pids)], 3)})"
-    return ""
+    what = "command" if step.action.is_command else "worker"
+    pids = find_at_work(workflow_id, path)
+    if pids is None and (step.action.is_command or step.modifiers.placement is not None):
+        return f", and its {what} may still be running"
+    return f", and its {what} still runs (process {join_names([*map(str, pids)], 3)})" if pids else ""
 
 
 def _describe_doubt(report: VerificationReport) -> str:

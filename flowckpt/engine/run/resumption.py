@@ -333,13 +333,15 @@ async def note_runners(
         processes = dict.fromkeys([*(ProcessIdentity(*each) for each in noted.get(path, ())), *owners])
         if living := [each for each in processes if is_alive(each) is not False]:
             runners[path] = living
-    metadata = {key: value for key, value in latest.metadata.items() if key != RUNNERS}
-    if runners:
-        metadata[RUNNERS] = {
-            path: [[each.host, each.boot_id, each.pid, each.start_time] for each in processes]
-            for path, processes in runners.items()
-        }
+    metadata = add_runners(latest.metadata, runners)
     return latest if metadata == latest.metadata else attrs.evolve(latest, metadata=metadata), runners
+
+
+def add_runners(metadata: Mapping[str, Any], runners: Mapping[str, Sequence[ProcessIdentity]]) -> dict[str, Any]:
+    """Return the metadata of a run with the processes that may still be running a step in doubt, by path."""
+    rest = {key: value for key, value in metadata.items() if key != RUNNERS}
+    noted = {path: [[*attrs.astuple(each)] for each in processes] for path, processes in runners.items()}
+    return {**rest, RUNNERS: noted} if noted else rest
 
 
 def _split_history(

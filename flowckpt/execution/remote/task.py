@@ -33,8 +33,9 @@ from flowckpt.core.dsl.step import PythonAction
 from flowckpt.core.records import StepError
 from flowckpt.core.system import external
 from flowckpt.core.system.declared import module_name, type_name
+from flowckpt.core.system.process import hold_name
 from flowckpt.errors import NotSendableError
-from flowckpt.execution.current_step import CurrentStep, StepCall, set_call
+from flowckpt.execution.current_step import CurrentStep, StepCall, mark_of_step, set_call
 from flowckpt.execution.errors import read_retry_after, record_error, text_of
 from flowckpt.execution.executors.base import WayUp, way_up
 from flowckpt.execution.remote import LOADED_FROM_FILE, Loading
@@ -278,7 +279,8 @@ def work(parcel: bytes) -> bytes:
         return pickle.dumps((UNREADABLE, (type_name(type(error)), text_of(error)), False, {}, {}))
     token = set_call(now)
     try:
-        with _unpickle_context(services.baggage):
+        # By its name, a resume finds a worker that has outlived its engine.
+        with hold_name(mark_of_step(now.workflow_id, path)), _unpickle_context(services.baggage):
             value = function(*args, **kwargs)
             if inspect.isawaitable(value):
                 value = asyncio.run(await_value(value))
