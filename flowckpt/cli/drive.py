@@ -287,6 +287,9 @@ def _drive(
         result = WorkflowEngine.drive_sync(session, on_event=progress.show, folds_restored=not form.as_events)
     except RunInterrupted as stop:
         return stop.result, stop, ""
+    except SystemExit as ended:
+        say(f"flowckpt: the workflow called sys.exit({ended.code!r}), so the run has failed")
+        raise SystemExit(ended.code or int(ExitCode.WORKFLOW_FAILED)) from ended
     finally:
         progress.stop()
     return result, None, progress.failure if isinstance(progress, JsonLines) else ""

@@ -102,3 +102,62 @@ def test_a_run_that_no_process_has_run_yet_is_listed_so_and_recovered(shop):
     recovered = shop("recover").expect(0)
     assert "another run started it" in recovered.err + recovered.out
     assert shop.log() == ["invoice 7"]
+
+
+QUEUED = """
+import subprocess, sys, time
+from flowckpt import step, workflow
+
+def note(line):
+    with open("log", "a") as file:
+        file.write(line + "\\n")
+
+def cancel(run):
+    subprocess.run([sys.executable, "-m", "flowckpt", "cancel", run], check=True)
+
+def fail():
+    raise OSError("no network")
+
+@workflow
+def invoice(order: int):
+    yield step("charge").python(note, f"charge {order}").checkpoint()
+    yield step("paid").wait("paid")
+
+@workflow
+def shop():
+    yield step("bill").start(invoice, order=1).rollback(cancel).checkpoint()
+    yield step("fail").python(fail)
+
+@workflow
+def leaves():
+    yield step("first").python(note, "first").checkpoint()
+    sys.exit(0)
+
+@workflow
+def starter():
+    yield step("start").start(leaves).checkpoint()
+    yield step("wait").python(time.sleep, 0.5).checkpoint()
+    return (yield step("last").python(note, "last").checkpoint())
+"""
+
+
+def test_a_run_that_was_cancelled_before_its_process_began_it_is_not_begun(flowckpt):
+    (flowckpt.directory / "shop.py").write_text(QUEUED)
+    flowckpt("run", "shop.py:shop", "--id", "one").expect(1)
+    found = {each["workflow_name"]: each["status"] for each in flowckpt("list", "--json").document}
+    assert found == {"shop": "failed", "invoice": "cancelled"}
+    assert flowckpt.log() == []
+
+
+def test_an_exit_in_a_started_run_ends_only_that_run(flowckpt):
+    (flowckpt.directory / "shop.py").write_text(QUEUED)
+    ran = flowckpt("run", "shop.py:starter", "--id", "one", "--json").expect(0)
+    assert ran.document["status"] == "completed" and "called sys.exit(0), and has failed" in ran.err
+    assert sorted(flowckpt.log()) == ["first", "last"]
+
+
+def test_a_workflow_that_exits_with_0_has_failed_with_1(flowckpt):
+    (flowckpt.directory / "shop.py").write_text(QUEUED)
+    ran = flowckpt("run", "shop.py:leaves", "--id", "one").expect(1)
+    assert "the workflow called sys.exit(0), so the run has failed" in ran.err
+    assert flowckpt("show", "one", "--json").document["status"] == "failed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -87,6 +88,19 @@ def test_a_long_wait_suspends_the_run_and_the_tries_go_on_counting() -> None:
     assert world.to_the_end(step("a").python(fails, 4).retry(9, backoff=3600, max_delay=7200)).output == 5
     assert calls == [(n, 9) for n in range(1, 6)]
     assert world.waited == [3600, 7200, 7200, 7200]
+
+
+def spends(times: int) -> int:
+    current_step().record(tokens=100)
+    return fails(times)
+
+
+@pytest.mark.parametrize("backoff", [0.001, 600], ids=["in one process", "suspended in between"])
+def test_the_figures_of_all_tries_are_added(backoff: float) -> None:
+    world = World()
+    world.to_the_end(step("a").python(spends, 2).retry(5, backoff=backoff)).unwrap()
+    latest = asyncio.run(world.engine.store.load_latest("run"))
+    assert latest is not None and [each.figures for each in latest.step_results] == [{"tokens": 300}]
 
 
 def test_without_a_limit_and_evenly_spaced() -> None:

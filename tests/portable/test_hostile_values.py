@@ -81,6 +81,15 @@ PLACES = {
         doc["metadata"].update(runners={"b": [["host", "", 1, tree]], "c": [tree], "d": tree}),
         doc.update(in_flight=["b"], step_results=doc["step_results"][:1], status="running", reason="in_doubt"),
     ),
+    "a wait of a retry": lambda doc, tree: doc["metadata"].update(
+        waits={
+            "b": {
+                "kind": "retry",
+                "since": "2026-01-01T00:00:00Z",
+                "arguments": {"tries": tree, "figures": {"x": tree}},
+            }
+        }
+    ),
     "one wait": lambda doc, tree: doc["metadata"].update(waits={"a": tree}),
     "claims of a wait": lambda doc, tree: doc["metadata"].update(
         waits={"b": {"kind": "approval", "since": "2026-01-01T00:00:00Z", "claims": {"evidence_list": [tree]}}}

@@ -151,7 +151,7 @@ _is_wait = _object(
         "due_at": _is_moment,
         "request": _is_text,
         "claims": _is_mapping,
-        "arguments": _is_mapping,
+        "arguments": _object({}, {"tries": is_count, "figures": _mapping_of(_is_number)}),
         "voided": _is_text,
     },
 )

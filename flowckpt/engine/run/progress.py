@@ -412,6 +412,12 @@ class RunServices(PartialSaves):
             total = self._figures[current.path] = self._figures.get(current.path) or {}
             add_figures(total, figures)
 
+    def keep_figures(self, path: str, figures: Figures) -> None:
+        """Count the figures of tries before a suspension, unless this process has counted them itself."""
+        self.is_used = True
+        with self._lock:
+            self._figures.setdefault(path, dict(figures))
+
     @contextlib.contextmanager
     def _accept_from(self, current: CurrentStep, what: str) -> Iterator[None]:
         """Accept figures and values of a try during the block; refuse those of an ended try or another process."""

@@ -43,7 +43,7 @@ from flowckpt.engine.run.recorder import Recorder
 from flowckpt.engine.session import respond
 from flowckpt.engine.values.inputs import BoundInputs, bind_inputs, refuse_output
 from flowckpt.engine.values.target import describe_target
-from flowckpt.errors import FlowckptError, InputError, RunLockedError, SignalRefusedError
+from flowckpt.errors import FlowckptError, InputError, RunLockedError, RunMovedOnError, SignalRefusedError
 from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import await_interruptibly
@@ -220,10 +220,13 @@ class LoopRuns:
         try:
             async with self._room:
                 return await drive()
-        except RunLockedError:
-            return None  # another process drives it
+        except (RunLockedError, RunMovedOnError):
+            return None  # another process drives it, or somebody has ended it
         except FlowckptError as error:
             _log.warning("a run started by this process has stopped: %s", error.message)
+            return None
+        except SystemExit as ended:  # it ends that run only, as in a child workflow
+            _log.warning("a run started by this process called sys.exit(%r), and has failed", ended.code)
             return None
 
     async def rest(self, member: object, can_end: Callable[[], Awaitable[bool]]) -> bool:

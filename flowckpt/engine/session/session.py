@@ -457,7 +457,8 @@ class Session:
 
     async def _resume(self, lease: Lease) -> Drive | RecordedEnd:
         latest = require_run(self._workflow_id, lease.latest)
-        if self._options.if_attempt not in (None, latest.attempt):
+        is_ended = self._has_acted and latest.status is not Status.SUSPENDED  # by others, since another run started it
+        if is_ended or self._options.if_attempt not in (None, latest.attempt):
             raise RunMovedOnError(self._workflow_id, expected=self._options.if_attempt or 0, attempt=latest.attempt)
         started = await read_started_steps(self._ports.store, self._workflow_id, latest)
         crash_count = await self._check_crash_count(lease, latest, started)

@@ -127,12 +127,14 @@ def continue_tries(run: RunContext, call: StepCall) -> tuple[StepCall, datetime 
     wait = run.waits.get(call.path)
     if wait is None or wait.kind is not WaitKind.RETRY:
         return call, None
-    recorded = {name: value for name, value in wait.arguments.items() if name != "tries"}
+    recorded = {name: value for name, value in wait.arguments.items() if name not in ("tries", "figures")}
     if repr(recorded) != repr(_identity_document(call)):  # another call: it starts with its first try
         run.waits.end(call.path)
         return call, None
     if not wait.is_due(run.clock.now()):
         raise Suspended([call.path])
+    if figures := wait.arguments.get("figures"):
+        run.services.keep_figures(call.path, figures)
     return attrs.evolve(call, tries=wait.arguments["tries"] + 1), wait.since
 
 
@@ -316,6 +318,8 @@ class RetryLoop:
         elapsed = timedelta(microseconds=(run.clock.elapsed_ns() - self._started_ns) / 1e3)
         since, due_at = self.since or now - elapsed, now + timedelta(seconds=delay)
         arguments = {**_identity_document(call), "tries": call.tries}
+        if figures := run.services.read_so_far(call.path)[0]:
+            arguments["figures"] = figures
         name = run.secrets.redact(kind_of(error))
         run.waits.begin(Wait(call.path, WaitKind.RETRY, name, since, due_at, arguments=arguments))
         run.recorder.in_flight.pop(call.path, None)
