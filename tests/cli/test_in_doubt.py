@@ -634,6 +634,16 @@ def test_a_fork_of_any_checkpoint_keeps_the_doubt_of_its_source(killed, checkpoi
     command("resume", "two", "--not-done", "pay").expect(0)
 
 
+def test_a_fork_of_an_earlier_checkpoint_finds_a_step_in_doubt_under_another_name(killed, tmp_path):
+    command = killed("pay.py:blind")
+    command("fork", "one", "--checkpoint", "one", "--id", "two").expect(0)
+    (tmp_path / "pay.py").write_text(
+        PROGRAM.replace('step("pay").python(pay, 5, True)', 'step("charge").python(pay, 5, True)')
+    )
+    assert "'pay'" in command("resume", "two").expect(15).err
+    assert command.log() == ["pay"]
+
+
 def test_a_fork_does_not_do_what_its_source_is_doing_at_this_moment(flowckpt, tmp_path):
     (tmp_path / "pay.py").write_text(PROGRAM)
     owner = flowckpt.start("run", "pay.py:seeing", "-i", "early=false", "--id", "one")

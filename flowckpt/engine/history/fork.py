@@ -50,7 +50,7 @@ from flowckpt.engine.values.failures import read_answer
 from flowckpt.engine.values.inputs import BoundInputs, bind_inputs, decode_input, rebind_recorded
 from flowckpt.engine.values.options import RETRIES_USED, RunOptions
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, use_missing_secret
-from flowckpt.engine.values.superseded import AT_MOST_ONCE, ON_RERUN, Superseded
+from flowckpt.engine.values.superseded import AT_MOST_ONCE, ON_RERUN, STARTED_ONCE, Superseded
 from flowckpt.engine.values.waits import drop_waits
 from flowckpt.errors import InputError, RunExistsError, StaleCheckpointError, StepNotFoundError
 from flowckpt.execution.current_step import find_at_work
@@ -447,11 +447,13 @@ async def _keep_doubts(
     paths = {result.path for result in data.step_results}
     in_flight = tuple(each for each in dict.fromkeys((*data.in_flight, *newest.in_flight)) if each not in paths)
     _, runners = await note_runners(store, source_id, newest, is_stolen=await store.owner(source_id) is not None)
-    for path in in_flight:
+    once = {path: name for path, name in newest.metadata.get(STARTED_ONCE, {}).items() if path in in_flight}
+    for path in once:
         at_work = [identify_process(pid) for pid in find_at_work(source_id, path) or () if pid]
         runners[path] = [*runners.get(path, ()), *at_work]
     noted = {path: processes for path, processes in runners.items() if processes and path in in_flight}
-    return attrs.evolve(data, in_flight=in_flight, metadata=add_runners(data.metadata, noted))
+    metadata = add_runners({**data.metadata, STARTED_ONCE: once} if once else data.metadata, noted)
+    return attrs.evolve(data, in_flight=in_flight, metadata=metadata)
 
 
 def _make_first_checkpoint(
