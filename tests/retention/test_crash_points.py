@@ -26,6 +26,7 @@ from flowckpt.maintenance.prune import prune_checkpoints
 from flowckpt.stores import SqliteCheckpointStore
 from flowckpt.stores.log.sealing.keys import KeyRing
 from flowckpt.stores.sqlite.database import SqliteSession
+from flowckpt.testing.abilities import signal
 from flowckpt.testing.retention import read_everything
 from tests.forked import Started
 from tests.sealing.sealed_runs import ENCRYPT, NEXT
@@ -171,7 +172,7 @@ def test_it_may_stop_at_every_change_of_the_disk(tmp_path, is_soak, act, is_fail
 
 @pytest.mark.parametrize("act", [prune_one, compact], ids=lambda act: act.__name__)
 def test_it_may_stop_at_every_change_of_the_disk_in_a_store_with_a_key(tmp_path, is_soak, act):
-    """The key was rotated since the run was written: so the pack, and the large values, are sealed again.
+    """The key was rotated since the run was written: so the pack, the large values and the messages are sealed again.
 
     At every sixth change, each time at others; with --soak at each.
     """
@@ -190,6 +191,9 @@ def stop_everywhere(tmp_path, act, stride, first, *, is_failing=False, written=(
     """Let an act die, or fail, at each `stride`-th change of the disk, from `first` on."""
     template = tmp_path / "template"
     filled(FileCheckpointStore(template, **dict(written)))
+    messages = [signal("one"), signal("two", LARGE)] if written else []
+    for each in messages:
+        FileCheckpointStore(template, **dict(written)).runs.send_signal("run", each)
     reader = FileCheckpointStore(template, **protection)
     before = {run: asyncio.run(read_everything(reader, run)) for run in ("run", "failed", "done")}
     files = {run: files_of(template / "runs" / run) for run in before}
@@ -210,6 +214,8 @@ def stop_everywhere(tmp_path, act, stride, first, *, is_failing=False, written=(
         store.runs.owned.clear()
         closed_locks()
         check(path, before, files, act, **protection)
+        if messages:
+            assert FileCheckpointStore(path, **protection).runs.signals("run") == messages
         act(FileCheckpointStore(path, **protection))
         after = check(path, before, files, act, **protection)
         gone = {run for run in after if after[run]["latest"] is None}
@@ -225,7 +231,9 @@ def stop_everywhere(tmp_path, act, stride, first, *, is_failing=False, written=(
             assert len(list((path / "runs" / "run").glob("*.jsonl"))) == 1
             assert not list((path / "runs" / "run" / "blobs").glob(".orphan*"))
         if written:
-            assert asyncio.run(read_everything(FileCheckpointStore(path, keys=KeyRing([NEXT])), "run")) == after["run"]
+            renewed = FileCheckpointStore(path, keys=KeyRing([NEXT]))
+            assert asyncio.run(read_everything(renewed, "run")) == after["run"]
+            assert renewed.runs.signals("run") == messages
         shutil.rmtree(path.parent)
     assert number > 8
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import shutil
 
+import attrs
 import pytest
 
+from flowckpt.core.records.wait import WaitKind
 from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import (
     CheckpointCorruptedError,
@@ -20,6 +22,7 @@ from flowckpt.stores import FileCheckpointStore
 from flowckpt.stores.file.compaction import find_needed_names
 from flowckpt.stores.log.sealing.keys import Key, KeyRing
 from flowckpt.stores.log.sealing.lines import ValueSeal
+from flowckpt.testing.abilities import signal
 from flowckpt.testing.contract import checkpoint, results
 from flowckpt.testing.retention import read_everything
 from tests.sealing.sealed_runs import (
@@ -127,11 +130,31 @@ def test_after_a_rotation_a_compaction_seals_all_of_a_run_with_the_new_key(tmp_p
     assert asyncio.run(prune(store)).compacted == 0
 
 
+def test_after_a_rotation_messages_are_sealed_with_the_new_key_even_if_nothing_else_is_left_to_do(tmp_path):
+    path, both = make(tmp_path / "store", keys=RINGS["encrypt"]), KeyRing([NEXT, ENCRYPT])
+    compact(path, keys=both)
+    sent = [signal("one", SECRET), attrs.evolve(signal("two"), kind=WaitKind.VERIFICATION)]
+    for each in sent:
+        FileCheckpointStore(path, keys=KeyRing([ENCRYPT, NEXT])).runs.send_signal(RUN, each)
+    before, there = numbers(path), contents(path)
+    store = FileCheckpointStore(path, keys=both)
+    with pytest.raises(WrongKeyError):
+        FileCheckpointStore(path, keys=KeyRing([NEXT])).runs.signals(RUN)
+    assert asyncio.run(prune(store)).compacted == 1
+    assert FileCheckpointStore(path, keys=KeyRing([NEXT])).runs.signals(RUN) == sent
+    assert numbers(path) == before  # the record is not written again
+    assert contents(path).keys() == there.keys()
+    assert severities(path, keys=KeyRing([NEXT])) == ["ok"]
+    assert asyncio.run(prune(store)).compacted == 0
+
+
 def test_what_is_encrypted_stays_so_where_the_newest_key_only_authenticates(tmp_path):
     path = with_large(tmp_path / "store", keys=KeyRing([ENCRYPT]))
+    FileCheckpointStore(path, keys=KeyRing([ENCRYPT])).runs.send_signal(RUN, signal("one", SECRET))
     ring, watching = KeyRing([AUTHENTICATE, ENCRYPT]), Watching()
     before = seen(path, keys=ring)
     assert compact(path, keys=ring, filesystem=watching).is_changed
+    assert not compact(path, keys=ring).is_changed
     assert SECRET.encode() not in watching.written
     assert seen(path, keys=KeyRing([ENCRYPT])) == before
 

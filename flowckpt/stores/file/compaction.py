@@ -11,9 +11,9 @@
 5. Large values that no line of the pack refers to are removed; they were determined before the check.
 
 With a key, the pack is sealed with the newest key, regardless of the keys of its parts, and large values encrypted with
-another key are encrypted again before the link. The pack must not claim more than its parts proved: unproved records
-are refused. The head file (`head-…`) is written after the check, in place. So it never refers to a pack that a new
-owner has ignored, and never overrides the head file of a new owner.
+another key are encrypted again before the link; messages are sealed again at the end. The pack must not claim more than
+its parts proved: unproved records are refused. The head file (`head-…`) is written after the check, in place. So it
+never refers to a pack that a new owner has ignored, and never overrides the head file of a new owner.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from flowckpt.stores.file.layout import (
     segment_name,
     segment_numbers,
 )
+from flowckpt.stores.file.signals import find_old_seals, reseal_signals
 from flowckpt.stores.file.values import read_blob, write_blobs
 from flowckpt.stores.log.image import RunImage, open_header, select_segments
 from flowckpt.stores.log.sealing.protection import Seals
@@ -268,15 +269,23 @@ def load_attempts(directory: Directory, workflow_id: str, seals: Seals, *, below
     return found
 
 
-def is_worthwhile(directory: Directory, attempts: Attempts, seals: Seals, *, is_forced: bool) -> bool:
+def is_worthwhile(directory: Directory, workflow_id: str, attempts: Attempts, seals: Seals, *, is_forced: bool) -> bool:
     """Return whether a compaction is worthwhile; can be called without owning the run.
 
     Args:
         directory: the run's directory, open.
+        workflow_id: the run.
         attempts: the records of the run.
         seals: the seals of the store.
         is_forced: whether any gain is enough.
+
+    Raises:
+        CheckpointCorruptedError: a message is damaged.
+        UnauthenticatedRecordError: a message was written without the store's key.
+        WrongKeyError: a message was sealed with a missing key.
     """
+    if attempts.by_number and find_old_seals(directory, workflow_id, seals):
+        return True
     seals = seals.choose_pack_seals(attempts.seals)
     kept = sum(record.deletes is None for each in attempts.by_number.values() for record in each.records)
     gone = len(attempts.gone)
@@ -346,6 +355,7 @@ def compact_run(owned: FileRunWriter, directory: Directory, now: datetime, begun
                 _remove_below(directory, max(attempts.stale) + 1, claimed)
         if orphans is not None:
             orphans.remove()
+    reseal_signals(directory, workflow_id, owned.opened.seals)
 
 
 @contextlib.contextmanager

@@ -560,7 +560,9 @@ class FileRuns(FileReader):
             if reader.read_cleared_id(directory) is not None:
                 return False  # unverified; the process that tidies or claims it checks that
             attempts = file_store.compaction.load_attempts(directory, workflow_id, self.seals)
-            return file_store.compaction.is_worthwhile(directory, attempts, self.seals, is_forced=is_forced)
+            return file_store.compaction.is_worthwhile(
+                directory, workflow_id, attempts, self.seals, is_forced=is_forced
+            )
 
         return self._read_directory(workflow_id, read, otherwise=False)
 

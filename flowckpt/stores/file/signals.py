@@ -2,26 +2,30 @@
 
 The sender does not own the run, so it never changes a segment. A message is written under a random name, synced, and
 linked to a name made from its id: `link` never replaces a file, so a message sent twice exists once. Then the directory
-is synced. The owner removes the message after a checkpoint has recorded it.
+is synced. The owner removes the message after a checkpoint has recorded it. A compaction replaces messages of older
+keys, each by a rename.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowckpt.core.codec.checkpoints import check_schema
 from flowckpt.core.records.checkpoint import SCHEMA_VERSION
 from flowckpt.core.records.wait import Signal
-from flowckpt.core.system.filesystem import Directory, open_if_there
+from flowckpt.core.system.filesystem import Directory, open_if_there, write_all
 from flowckpt.core.system.ids import new_token
 from flowckpt.errors import CheckpointCorruptedError
-from flowckpt.stores.file.directory import make_folder, read_file, sweep_abandoned, write_new
+from flowckpt.stores.file.directory import make_folder, read_file, sweep_abandoned, temporary_file, write_new
 from flowckpt.stores.file.layout import NOT_OURS, SIGNALS, is_signal, signal_name
 from flowckpt.stores.log import segment as lines
 from flowckpt.stores.log.sealing.protection import SealBrokenError, Seals
 from flowckpt.stores.runs_base import refused_as_encoding_error
+
+if TYPE_CHECKING:
+    from flowckpt.stores.log.sealing.lines import LineSeal
 
 _LIST_TRIES = 5
 """Maximum attempts to list the messages while others remove some of them."""
@@ -50,10 +54,51 @@ def read_signals(run: Directory, workflow_id: str, seals: Seals) -> list[Signal]
         CheckpointCorruptedError: a message is damaged.
         UnauthenticatedRecordError: a message was written without the store's key.
     """
+    found = (signal for signal, _ in _read_with_seals(run, workflow_id, seals))
+    return sorted(found, key=lambda signal: (signal.sent_at, signal.signal_id))
+
+
+def find_old_seals(run: Directory, workflow_id: str, seals: Seals) -> list[tuple[Signal, Seals]]:
+    """Return the messages of older keys, each with the seals to write it with: what is encrypted stays encrypted.
+
+    Raises:
+        CheckpointCorruptedError: a message is damaged.
+        UnauthenticatedRecordError: a message was written without the store's key.
+        WrongKeyError: a message was sealed with a missing key.
+    """
+    if not seals.has_key:
+        return []
+    found: list[tuple[Signal, Seals]] = []
+    for signal, seal in _read_with_seals(run, workflow_id, seals):
+        newer = seals.choose_pack_seals([seal])
+        if seal is not None and not newer.is_current(seal):  # what no key has sealed is not made authentic here
+            found.append((signal, newer))
+    return found
+
+
+def reseal_signals(run: Directory, workflow_id: str, seals: Seals) -> None:
+    """Seal the messages of older keys again, durably, in the directory of an owned run; raises as `find_old_seals`."""
+    if not (found := find_old_seals(run, workflow_id, seals)):
+        return
+    with run.open(SIGNALS) as directory:
+        sweep_abandoned(directory)
+        for signal, newer in found:
+            with temporary_file(directory) as (file, temporary):
+                write_all(directory.calls, file, _encode_signal(workflow_id, signal, newer))
+                directory.calls.sync(file)
+                name = signal_name(signal.signal_id)
+                if directory.exists(name):  # otherwise its sender has withdrawn it
+                    directory.rename(temporary, name)
+                else:
+                    directory.unlink(temporary)
+        directory.sync()
+
+
+def _read_with_seals(run: Directory, workflow_id: str, seals: Seals) -> list[tuple[Signal, LineSeal | None]]:
     if not run.exists(SIGNALS):
         return []
     with run.open(SIGNALS) as directory:
-        found: list[Signal] = []
+        found: list[tuple[Signal, LineSeal | None]] = []
         for _ in range(_LIST_TRIES):
             found, has_lost_one = [], False
             for name in filter(is_signal, directory.names()):
@@ -69,7 +114,7 @@ def read_signals(run: Directory, workflow_id: str, seals: Seals) -> list[Signal]
                 found.append(_decode_signal(content, workflow_id, name, seals))
             if not has_lost_one:
                 break
-    return sorted(found, key=lambda signal: (signal.sent_at, signal.signal_id))
+    return found
 
 
 def remove_signals(run: Directory, signal_ids: Collection[str]) -> None:
@@ -104,7 +149,7 @@ def _encode_body(document: dict[str, Any]) -> bytes:
     return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))[:-1].encode("utf-8")
 
 
-def _decode_signal(content: bytes, workflow_id: str, name: str, seals: Seals) -> Signal:
+def _decode_signal(content: bytes, workflow_id: str, name: str, seals: Seals) -> tuple[Signal, LineSeal | None]:
     place = f"{SIGNALS}/{name}"
     first, _, rest = content.partition(b"\n")
     second, end, more = rest.partition(b"\n")
@@ -130,7 +175,7 @@ def _decode_signal(content: bytes, workflow_id: str, name: str, seals: Seals) ->
         raise _damage_error(workflow_id, name, f"it is malformed: {error!r:.80}") from error
     if signal_name(signal.signal_id) != name:
         raise _damage_error(workflow_id, name, "it has the file name of another message")
-    return signal
+    return signal, seal
 
 
 def _damage_error(workflow_id: str, name: str, detail: str) -> CheckpointCorruptedError:
