@@ -146,9 +146,11 @@ def parse_edits(texts: Mapping[str, str], option: str = "--set") -> dict[str, Ca
         option: the option, for the error.
 
     Raises:
-        InputError: a text is not JSON.
+        InputError: a text is not JSON, or contains the value of a secret input from the environment.
     """
-    return {step: partial(_convert_output, step, _parse_output(step, text, option)) for step, text in texts.items()}
+    outputs = {step: _parse_output(step, text, option) for step, text in texts.items()}
+    refuse_known_secrets(output=outputs)
+    return {step: partial(_convert_output, step, output) for step, output in outputs.items()}
 
 
 def _parse_output(step: str, text: str, option: str) -> Any:
@@ -289,6 +291,7 @@ def make_run_options(policy: dict[str, Any], by: str | None = None, **more: Any)
     """
     if policy["done"] or policy["not_done"]:
         more["settled_by"] = find_user_name() if by is None else by
+        refuse_known_secrets(sender=more["settled_by"], comment=policy.get("comment"))
     elif by is not None or policy.get("comment"):
         raise click.UsageError("--by and --comment belong to a decision: give --done or --not-done too")
     return RunOptions(**{**policy, "done": _parse_settled_outputs(policy["done"])}, **more)
@@ -323,6 +326,20 @@ def read_secret(workflow: Workflow[..., Any], name: str, value: Any, *, is_text:
     return _convert_secret(workflow, name, value, is_text=is_text)
 
 
+def list_known_secrets() -> list[Any]:
+    """Return the values of secret inputs in the environment, as texts and as the numbers that they are."""
+    texts = [text for name, text in os.environ.items() if name.startswith(PREFIX_OF_INPUTS)]
+    return [*texts, *(each for each in map(read_plain_json, texts) if isinstance(each, int | float))]
+
+
+def read_plain_json(text: str) -> Any:
+    """Return the JSON value that a text is, or the text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
 def refuse_known_secrets(**given: Any) -> None:
     """Refuse to record the value of a secret input from the environment.
 
@@ -332,7 +349,7 @@ def refuse_known_secrets(**given: Any) -> None:
     Raises:
         InputError: a tree contains such a value.
     """
-    known = KnownSecrets(value for name, value in os.environ.items() if name.startswith(PREFIX_OF_INPUTS))
+    known = KnownSecrets(list_known_secrets())
     for name, value in given.items():
         if place := known.place_in(value, f"the {name}"):
             raise InputError(

@@ -22,6 +22,7 @@ from flowckpt.core.codec.blob import BLOB_SIZE, Fetch
 from flowckpt.core.codec.checkpoints import CARRIED, check_schema, decode_head
 from flowckpt.core.codec.results import append_result, decode_result
 from flowckpt.core.codec.wellformed import MalformedError, check_head, check_name, check_result, is_count
+from flowckpt.core.identity.secrets import KnownSecrets, iter_searched
 from flowckpt.core.records import CheckpointData, History, Reason
 from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.listing import AUTHENTICATED, IMPORTED, is_task
@@ -29,7 +30,7 @@ from flowckpt.core.records.result import CHAIN_START
 from flowckpt.core.system.blocking import run_blocking, run_on_daemon
 from flowckpt.core.system.ids import check_new_id, new_run_id, new_token
 from flowckpt.core.system.streams import read_chunks, read_pipe
-from flowckpt.errors import DecodingError, EncodingError, ImportRefusedError, SourceUnreadableError
+from flowckpt.errors import DecodingError, EncodingError, ImportRefusedError, InputError, SourceUnreadableError
 from flowckpt.maintenance.copy import store_run
 from flowckpt.maintenance.export import LeftBehindCounter, WholeRun, identity_of
 from flowckpt.maintenance.portable import (
@@ -56,10 +57,18 @@ _EMPTY_OF_RESULT = ("error", "started_at", "evidence", "version")
 """Fields that a document always has, but a record only if they are not empty."""
 
 
-def parse_checkpoint(text: bytes) -> CheckpointData:
+_NO_SECRETS = KnownSecrets()
+
+
+def parse_checkpoint(text: bytes, secrets: KnownSecrets = _NO_SECRETS) -> CheckpointData:
     """Return the checkpoint of a document.
 
+    Args:
+        text: the document.
+        secrets: the values that it must not contain.
+
     Raises:
+        InputError: it contains a secret.
         MalformedError: it is not valid.
         UnsupportedSchemaError: a newer flowckpt has written it.
     """
@@ -77,6 +86,7 @@ def parse_checkpoint(text: bytes) -> CheckpointData:
         raise MalformedError(f"it has no {missing[0]!r}")
     if type(head["inputs"]) is not dict:
         raise MalformedError("its inputs are not an object")
+    _refuse_secrets(head, secrets, f"checkpoint {head['checkpoint_id']!r}")
     history, paths = History(), set()
     try:
         for each in listed:
@@ -84,11 +94,27 @@ def parse_checkpoint(text: bytes) -> CheckpointData:
             if each["path"] in paths:
                 raise MalformedError(f"the step {each['path']!r:.80} appears twice")
             paths.add(each["path"])
+            _refuse_secrets(each, secrets, f"step {each['path']!r}")
             fields = {key: value for key, value in each.items() if key not in _EMPTY_OF_RESULT or value is not None}
             append_result(history, decode_result(fields)[0])
         return decode_head(head, history.view())
     except (DecodingError, EncodingError) as error:
         raise MalformedError(error.message) from None
+
+
+def _refuse_secrets(document: Mapping[str, Json], secrets: KnownSecrets, place: str) -> None:
+    """Refuse a document that contains a secret.
+
+    Raises:
+        InputError: it contains one.
+    """
+    for part, tree in iter_searched(document, place) if secrets.is_any else ():
+        if found := secrets.place_in(tree, part):
+            raise InputError(
+                f"the file contains the value of a secret input, which would be recorded: {secrets.redact(found)}",
+                parameter="file",
+                remedy="Replace that secret, because the file shows it.",
+            )
 
 
 # The checkpoints in the lines of an untrusted file: each line is verified before it is used.
@@ -125,6 +151,7 @@ class RunReader:
     Args:
         limits: the limits of sizes and counts.
         fetch: reads the line of a large value again.
+        secrets: the values that the run must not contain.
 
     Attributes:
         workflow_id: the run named by the first line; not yet validated.
@@ -136,7 +163,8 @@ class RunReader:
         signed_by: the id of the key named by the last line; empty without a signature.
     """
 
-    def __init__(self, limits: ImportLimits, fetch: Fetch | None = None) -> None:
+    def __init__(self, limits: ImportLimits, fetch: Fetch | None = None, secrets: KnownSecrets = _NO_SECRETS) -> None:
+        self._secrets = secrets
         self.workflow_id: Any = None
         self.workflow_name = ""
         self.line = 0
@@ -159,6 +187,7 @@ class RunReader:
             lines: the lines of the file, each with its line feed.
 
         Raises:
+            InputError: a line contains a secret.
             MalformedError: a line is invalid, or something does not match its digest.
             UnsupportedSchemaError: a newer flowckpt has written it.
         """
@@ -236,7 +265,7 @@ class RunReader:
         if digest in self.places:
             raise MalformedError(f"the large value {digest} appears twice")
         if self._fetch is None:  # on a second read, it is known to be JSON
-            parse_strict_json(bytes(content))
+            _refuse_secrets({digest: parse_strict_json(bytes(content))}, self._secrets, "large value")
         self.places[digest] = (self._offset + start, size)
         self._unnamed.add(digest)
         self.counts.blobs += 1
@@ -246,6 +275,7 @@ class RunReader:
             raise MalformedError("a result precedes the first attempt")
         document = parse_strict_json(encoded)
         check_result(document)
+        _refuse_secrets(document, self._secrets, f"step {document['path']!r}")
         self._check_reference(document.get("output"))
         try:
             result, blobs = decode_result(document, self._fetch)
@@ -271,6 +301,7 @@ class RunReader:
         head, results = document["checkpoint"], len(state.chains) - 1
         try:
             check_head(head)
+            _refuse_secrets(head, self._secrets, f"checkpoint {head['checkpoint_id']!r}")
             if document["results"] != results or document["chain"] != state.chains[-1].hex():
                 raise MalformedError("the results before it do not match its digest")
             if head["attempt"] != state.attempt:
@@ -506,7 +537,12 @@ _CheckedFile: TypeAlias = tuple[ImportedRun, str, Callable[[], Iterable[Checkpoi
 
 
 async def import_run(
-    store: CheckpointStore, file: Path | str, *, workflow_id: str | None = None, limits: ImportLimits | None = None
+    store: CheckpointStore,
+    file: Path | str,
+    *,
+    workflow_id: str | None = None,
+    limits: ImportLimits | None = None,
+    secrets: Iterable[Any] = (),
 ) -> ImportedRun:
     """Import a run from a file written by an export: a whole run, or the document of one checkpoint.
 
@@ -519,9 +555,11 @@ async def import_run(
         file: the file, plain or gzip; `-` is standard input.
         workflow_id: the run id; by default the one in the file, or a new one for a single checkpoint.
         limits: how much to accept.
+        secrets: values that must not be recorded, such as passwords. The run id and the file are searched for them,
+            except for where the program is: its functions, files and directories.
 
     Raises:
-        InputError: the given id is invalid.
+        InputError: the given id is invalid, or a secret was found.
         ImportRefusedError: the file is truncated, changed, malformed, or exceeds a limit.
         UnsupportedSchemaError: a newer flowckpt has written it.
         SourceUnreadableError: the file cannot be read.
@@ -536,7 +574,7 @@ async def import_run(
         check_new_id(workflow_id)
     async with open_source(file, limits) as source:
         run, identity, checkpoints = await run_blocking(
-            lambda: _check_file(source, str(file), workflow_id, limits, store.keys)
+            lambda: _check_file(source, str(file), workflow_id, limits, store.keys, KnownSecrets(secrets))
         )
         mark = True if run.unauthenticated else AUTHENTICATED
         is_new = await store_run(store, run.workflow_id, identity, lambda: _mark_imported(checkpoints(), mark))
@@ -590,19 +628,25 @@ def _explain_unauthenticated(reader: RunReader, workflow_id: str, ring: KeyRing 
 
 
 def _check_file(
-    source: Source, file: str, workflow_id: str | None, limits: ImportLimits, ring: KeyRing | None
+    source: Source,
+    file: str,
+    workflow_id: str | None,
+    limits: ImportLimits,
+    ring: KeyRing | None,
+    secrets: KnownSecrets,
 ) -> _CheckedFile:
     with _refuse_malformed(file):
         first = next(source.lines(), b"")
         if not is_run(first):
-            return _check_document(source, file, workflow_id)
-    reader = RunReader(limits)
+            return _check_document(source, file, workflow_id, secrets)
+    reader = RunReader(limits, secrets=secrets)
     with _refuse_malformed(file, reader):
         latest: CheckpointData | None = None
         run_id, standing = "", LeftBehindCounter()
         for latest in reader.checkpoints(source.lines()):
             if not run_id:
                 run_id = check_run_id(reader.workflow_id) if workflow_id is None else workflow_id
+                _refuse_secrets({"id": run_id}, secrets, "run")
             standing.add(latest)
         assert latest is not None, "a file without a checkpoint is refused"
         if reader.workflow_name != latest.workflow_name:
@@ -633,8 +677,8 @@ def _check_file(
     return run, reader.identity.hexdigest(), read_again
 
 
-def _check_document(source: Source, file: str, workflow_id: str | None) -> _CheckedFile:
-    data = parse_checkpoint(source.all())
+def _check_document(source: Source, file: str, workflow_id: str | None, secrets: KnownSecrets) -> _CheckedFile:
+    data = parse_checkpoint(source.all(), secrets)
     if is_task(data) and data.step_results and data.reason is not Reason.STEP:
         raise ImportRefusedError(
             f"its checkpoint {data.checkpoint_id!r:.80} is not a committed step of a task of a CheckpointManager, and as "

@@ -169,7 +169,7 @@ WAITS = """
 from flowckpt import Secret, step, workflow
 
 @workflow
-def waits(token: Secret[str]):
+def waits(token: Secret[str], note: str = "", code: int = 0):
     yield step("a").python(len, "x").checkpoint()
     yield step("go").wait("go")
     yield step("ok").approval("Go?")
@@ -188,15 +188,67 @@ def waits(token: Secret[str]):
         ("tag", "one", f"a={KNOWN}"),
         ("tag", "one", f"{KNOWN.replace('=', '')}=a"),
         ("import", "file", "--id", f"x{KNOWN}"),
+        ("copy", "one", "--to", "file:other", "--id", f"x{KNOWN}"),
+        ("fork", "one", "--id", f"x{KNOWN}"),
+        ("fork", "one", "-i", f"note={KNOWN}"),
+        ("fork", "one", "-i", "code=471199"),
+        ("fork", "one", "--set", f"a={json.dumps(KNOWN)}"),
+        ("resume", "one", "--done", f"a={json.dumps(KNOWN)}"),
+        ("resume", "one", "--done", "a=1", "--comment", f"see {KNOWN}"),
     ],
     ids=" ".join,
 )
 def test_what_a_person_gives_a_command_may_hold_no_secret_of_the_environment(flowckpt, words):
     (flowckpt.directory / "waits.py").write_text(WAITS)
-    given = {"FLOWCKPT_SECRET_TOKEN": KNOWN}
+    given = {"FLOWCKPT_SECRET_TOKEN": KNOWN, "FLOWCKPT_SECRET_PIN": "471199"}
     flowckpt("run", "waits.py", "--id", "one", **given).expect(3)
     said = flowckpt(*words, **given).expect(2)
     assert "contains the value of a secret input" in said.err
     assert "hunter2" not in said.err
     for file in flowckpt.directory.rglob("*"):
         assert file.suffix == ".py" or not file.is_file() or b"hunter2" not in file.read_bytes(), file
+
+
+CARRIES = """
+import os
+from flowckpt import step, workflow
+
+def load(size):
+    return os.environ.get("WORD", "none ") * size
+
+@workflow
+def carries(note: str = "", size: int = 1):
+    yield step("load").python(load, size).checkpoint()
+"""
+
+
+@pytest.mark.parametrize("checkpoint", [False, True], ids=["whole run", "one checkpoint"])
+@pytest.mark.parametrize(
+    ("words", "environ", "place"),
+    [
+        (["-i", f"note={KNOWN}"], {}, "inputs.note"),
+        (["--tag", f"a={KNOWN}"], {}, "tags.a"),
+        ([], {"WORD": KNOWN}, "step 'load': output"),
+        (["-i", "size=9000"], {"WORD": KNOWN}, ""),
+        (["--id", KNOWN], {}, "run: id"),
+    ],
+    ids=["input", "tag", "output", "large value", "id"],
+)
+def test_a_file_with_a_secret_of_the_environment_is_not_imported(flowckpt, words, environ, place, checkpoint):
+    if place == "run: id" and checkpoint:
+        pytest.skip("the document of a checkpoint does not hold the id of its run")
+    (flowckpt.directory / "carries.py").write_text(CARRIES)
+    run = flowckpt("run", "carries.py", "--json", *words, **environ).expect(0).document["workflow_id"]
+    flowckpt("export", run, *(["--checkpoint", "load"] if checkpoint else []), "-o", "file").expect(0)
+    refused = flowckpt("import", "file", "--store", "file:other", FLOWCKPT_SECRET_TOKEN=KNOWN).expect(2)
+    assert "contains the value of a secret input, which would be recorded" in refused.err
+    assert place in refused.err and "hunter2" not in refused.err
+    assert not (flowckpt.directory / "other").exists()
+    flowckpt("import", "file", "--store", "file:other", FLOWCKPT_SECRET_TOKEN="another-secret").expect(0)
+
+
+def test_where_the_program_of_an_imported_run_is_may_contain_a_secret(flowckpt):
+    (flowckpt.directory / "carries.py").write_text(CARRIES)
+    flowckpt("run", "carries.py", "--id", "one").expect(0)
+    flowckpt("export", "one", "-o", "file").expect(0)
+    flowckpt("import", "file", "--store", "file:other", FLOWCKPT_SECRET_FILE="carries.py").expect(0)

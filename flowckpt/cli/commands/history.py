@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from flowckpt.cli.arguments import convert_inputs, parse_edits
+from flowckpt.cli.arguments import convert_inputs, parse_edits, read_plain_json, refuse_known_secrets
 from flowckpt.cli.loaded_run import prepare_program
 from flowckpt.cli.next_steps import show_resume_hint
 from flowckpt.cli.options import (
@@ -145,11 +145,14 @@ def fork_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     """
     checkpoints, run = open_run(store, run)
     edits = parse_edits(outputs)
+    refuse_known_secrets(id=new_id)
     program = prepare_program(checkpoints, run, target, is_here=is_here)
     load: Callable[[], Workflow[..., Any] | None] = program
     values: dict[str, Any] = {}
     if edits or inputs:
         workflow = program.load()
+        recorded = {name: read_plain_json(text) for name, text in inputs.items() if name not in workflow.secret_inputs}
+        refuse_known_secrets(input=recorded)
         values, load = convert_inputs(workflow, inputs), lambda: workflow
     options = RunOptions(
         verify=verify, allow_network=allow_network, target=program.moved_to, base_path=program.base_path

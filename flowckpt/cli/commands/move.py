@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from flowckpt.cli.arguments import refuse_known_secrets
+from flowckpt.cli.arguments import list_known_secrets, refuse_known_secrets
 from flowckpt.cli.exit_codes import ExitCode, code_of_error
 from flowckpt.cli.next_steps import command_line, show_resume_hint
 from flowckpt.cli.notices import show_error, warn
@@ -208,7 +208,7 @@ def import_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         max_ratio=max_ratio,
     )
     checkpoints = open_chosen_store(store, runs_nothing=True)
-    done = run_async(import_run(checkpoints, file, workflow_id=new_id, limits=limits))
+    done = run_async(import_run(checkpoints, file, workflow_id=new_id, limits=limits, secrets=list_known_secrets()))
     if as_json:
         write_document(done.to_document())
         return
@@ -276,6 +276,7 @@ def copy_command(
         raise click.UsageError("name the runs to copy: their ids, or --all")
     if new_id is not None and len(runs) != 1:
         raise click.UsageError("--id needs exactly one run")
+    refuse_known_secrets(id=new_id)
     source, place = open_chosen_store(store, runs_nothing=True), choose_store(to)
     target = _open_target(place, store)
     run_ids, code = list(dict.fromkeys(runs)), ExitCode.DONE

@@ -484,11 +484,24 @@ def refuse_secret_record(data: CheckpointData, results: Sequence[StepResult], se
     """
     documents = [(each.path, result_document(each)) for each in results]
     head, _ = encode_head(data, data)  # without the inputs, which are checked where they are bound
-    documents.append((f"checkpoint {data.checkpoint_id!r}", {**head, **data.metadata}))
+    documents.append((f"checkpoint {data.checkpoint_id!r}", {**head, "metadata": data.metadata}))
     for place, document in documents:
-        for name, tree in document.items():
-            if name not in _OF_THE_CODE:
-                refuse_secrets(tree, secrets, f"{place}: {name}")
+        for part, tree in iter_searched(document, place):
+            refuse_secrets(tree, secrets, part)
+
+
+def iter_searched(document: Mapping[str, Any], place: str) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a recorded document that must not contain a secret, each with its place.
+
+    Args:
+        document: a result, or the head of a checkpoint.
+        place: the name of the document.
+    """
+    for name, tree in document.items():
+        if name == "metadata" and isinstance(tree, Mapping):
+            yield from iter_searched(tree, place)
+        elif name not in _OF_THE_CODE:
+            yield f"{place}: {name}", tree
 
 
 def redact_output(output: CommandOutput, secrets: KnownSecrets) -> CommandOutput:
