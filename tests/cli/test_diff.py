@@ -99,6 +99,34 @@ def test_an_edit_of_the_code(varies, tmp_path):
     assert "    output[1]: 'one' → 'eins'" in lines
 
 
+ALIKE = """
+from pathlib import Path
+from flowckpt import step, workflow
+
+def make(is_new):
+    long = "x" * 100
+    return ({"a": (1, 2), "b": {3}, "c": Path("p"), "d": (4,), "e": long + "2"} if is_new
+            else {"a": [1, 2], "b": frozenset([3]), "c": "p", "d": (4,), "e": long + "1"})
+
+@workflow
+def alike(is_new: bool = False):
+    yield step("make").python(make, is_new).checkpoint()
+"""
+
+
+def test_the_two_sides_of_a_difference_never_look_the_same(flowckpt, tmp_path):
+    (tmp_path / "alike.py").write_text(ALIKE)
+    flowckpt("run", "alike.py", "--id", "one").expect(0)
+    flowckpt("run", "alike.py", "--id", "two", "-i", "is_new=yes").expect(0)
+    lines = flowckpt("diff", "one", "two").expect(0).out.splitlines()
+    assert [line.strip() for line in lines if line.startswith("    output")] == [
+        "output.a: list [1, 2] → tuple [1, 2]",
+        "output.b: frozenset [3] → set [3]",
+        "output.c: str 'p' → path 'p'",
+        f"output.e: …{'x' * 20}1' → …{'x' * 20}2'",
+    ]
+
+
 def test_checkpoints_by_id_and_by_sequence(varies):
     document = varies("diff", "one@fetch", "one", "--json").expect(0).document
     assert [(each["path"], each["kind"]) for each in document["steps"]] == [("last", "added")]

@@ -12,7 +12,7 @@ from flowckpt.cli.render.terminal import escape, shorten, write, write_document
 from flowckpt.cli.runs import open_chosen_store
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.cli.stored_run import NamedCheckpoint, find_named_checkpoint
-from flowckpt.core.identity.inputs_hash import show
+from flowckpt.core.identity.inputs_hash import show, show_both
 from flowckpt.maintenance.diff import Aspects, Change, ChangeKind, CheckpointDiff, aspects_document, compare
 
 _DIFFERENT = 1
@@ -100,7 +100,7 @@ def _line(name: str, change: Change) -> str:
     elif change.kind is ChangeKind.REMOVED:
         text = f"removed {show(change.old)}"
     else:
-        text = f"{show(change.old)} → {show(change.new)}"
+        text = " → ".join(show_both(change.old, change.new))
     if name in _DIGESTED and (isinstance(change.old, str) or isinstance(change.new, str)):
         text = str(change.kind)
     return escape(f"{place}: {text}")

@@ -89,7 +89,7 @@ def differences(recorded: Mapping[str, Any], given: Mapping[str, Any], *, most: 
         elif place not in new:
             found[place] = show(old[place]), MISSING
         elif canonical(old[place]) != canonical(new[place]):
-            found[place] = _show_both(old[place], new[place])
+            found[place] = show_both(old[place], new[place])
     return found
 
 
@@ -120,10 +120,20 @@ def _show_beside_secret(leaf: Any) -> str:
     return show(leaf) if leaf is None or leaf == MARK else "(a value that is not a secret)"
 
 
-def _show_both(old: Any, new: Any) -> tuple[str, str]:
-    """Return the texts of two leaves, with their types if they look the same, like the path and the text `'a.csv'`."""
-    texts = show(old), show(new)
-    return texts if texts[0] != texts[1] else (f"{_kind(old)} {texts[0]}", f"{_kind(new)} {texts[1]}")
+def show_both(old: Any, new: Any) -> tuple[str, str]:
+    """Return the texts of two different leaves; if they look the same, with what differs.
+
+    That is their types, as of the path and the text `'a.csv'`, or a part that `show` cuts off.
+    """
+    texts, kinds = (show(old), show(new)), (_kind(old), _kind(new))
+    if texts[0] != texts[1]:
+        return texts
+    if kinds[0] != kinds[1]:
+        return f"{kinds[0]} {texts[0]}", f"{kinds[1]} {texts[1]}"
+    whole = _text(old), _text(new)
+    same = next((place for place, pair in enumerate(zip(*whole, strict=False)) if len({*pair}) > 1), 0)
+    start = max(0, same - 20)
+    return f"…{_cut(whole[0][start:])}", f"…{_cut(whole[1][start:])}"
 
 
 def _kind(leaf: Any) -> str:
@@ -134,8 +144,14 @@ def show(leaf: Any) -> str:
     """Return a leaf for display: `'a.csv'`, `1000`; a tagged one by its body; cut at 80 characters."""
     if leaf == MARK:
         return HIDDEN
-    body = next(iter(leaf.values())) if _is_tag(leaf) else leaf
-    text = repr(body)
+    return _cut(_text(leaf))
+
+
+def _text(leaf: Any) -> str:
+    return repr(next(iter(leaf.values())) if _is_tag(leaf) else leaf)
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
