@@ -32,6 +32,8 @@ SPELLINGS = {
     "base64": lambda text: b64encode(text.encode()).decode(),
     "url-safe base64": lambda text: urlsafe_b64encode(text.encode()).decode(),
     "sha256": lambda text: sha256(text.encode()).hexdigest(),
+    "hex in capitals": lambda text: text.encode().hex().upper(),
+    "sha256 in capitals": lambda text: sha256(text.encode()).hexdigest().upper(),
 }
 values = st.text(st.characters(exclude_categories=["Cs"]), min_size=4, max_size=40)
 around = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)

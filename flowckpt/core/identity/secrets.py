@@ -277,7 +277,7 @@ class Patterns:
         """
         forms = {form for text in texts for form in _forms(text)}
         written = {form for number in numbers for form in {repr(number), str(number)}}
-        digests = {sha256(form.encode()).hexdigest() for form in written}
+        digests = {text for form in written for text in _in_both_cases(sha256(form.encode()).digest())}
         found = sorted(forms | digests, key=len, reverse=True)
         parts = [re.escape(form) if len(form) >= ANYWHERE else rf"(?<!\w){re.escape(form)}(?!\w)" for form in found]
         parts += [rf"(?<![\w.]){re.escape(form)}(?!\w|\.\d)" for form in sorted(written, key=len, reverse=True)]
@@ -337,17 +337,20 @@ def _forms(text: str) -> Iterator[str]:
             yield from forms_of_bytes(data)
 
 
+def _in_both_cases(data: bytes) -> tuple[str, str]:
+    return data.hex(), data.hex().upper()
+
+
 def forms_of_bytes(data: bytes) -> Iterator[str]:
     """Yield bytes as hexadecimal, as base64 at each of its three offsets, and as their digests.
 
     Args:
         data: the bytes.
     """
-    yield sha256(data).hexdigest()
+    yield from _in_both_cases(sha256(data).digest())
     yield b64encode(sha256(data).digest()).decode()
     if len(data) >= 3:
-        yield data.hex()
-        yield data.hex().upper()
+        yield from _in_both_cases(data)
     for encoder in (b64encode, urlsafe_b64encode):
         if len(data) >= 3:
             yield encoder(data).decode()
