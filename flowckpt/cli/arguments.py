@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from flowckpt.cli.config.read import PREFIX_OF_INPUTS, check_program, parse_toml
+from flowckpt.cli.config.read import PREFIX_OF_INPUTS, check_program, parse_toml, variables_of_inputs
 from flowckpt.cli.options import collect_pairs, find_user_name, split_pair
 from flowckpt.cli.render.terminal import escape, is_person_there, short_value
 from flowckpt.cli.values import MisfitError, expected_text, from_json, from_text
@@ -393,6 +393,7 @@ def _fetch_secret(name: str, text: str) -> str | None:
                 parameter=name,
                 remedy="Set it, but not on a command line, which would show its value.",
             )
+        variables_of_inputs.add(place)
         return value
     if kind == "@file":
         try:

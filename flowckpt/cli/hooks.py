@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 
 from flowckpt._version import __version__
-from flowckpt.cli.config.read import PREFIX_OF_INPUTS
+from flowckpt.cli.config.read import PREFIX_OF_INPUTS, variables_of_inputs
 from flowckpt.cli.config.settings import Hook
 from flowckpt.cli.progress.lines import event_document
 from flowckpt.core.system.numbers import pluralize
@@ -298,7 +298,11 @@ class _Call:
             "FLOWCKPT_ATTEMPT": str(document["attempt"]),
             "FLOWCKPT_TEXT": document["text"],
         }
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX_OF_INPUTS)}
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(PREFIX_OF_INPUTS) and name not in variables_of_inputs
+        }
         return {
             **inherited,
             **self._environment,

@@ -120,7 +120,7 @@ def test_commands_get_the_event_and_its_facts_and_no_secret(flowckpt):
     (place / "inner").mkdir()
     (place / "pyproject.toml").write_text("""
 [tool.flowckpt.hooks]
-on_failure = "cat > failed.json; env | grep ^FLOWCKPT_ > variables"
+on_failure = "cat > failed.json; env > variables"
 on_suspended = ["sh", "-c", "cat > suspended.json"]
 on_completed = "cat >> completed.json; echo seen"
 on_crash_loop = "cat >> looping.json"
@@ -143,6 +143,9 @@ on_crash_loop = "cat >> looping.json"
     for line in ("FLOWCKPT_HOOK=on_failure", "FLOWCKPT_WORKFLOW_ID=a", "FLOWCKPT_STATUS=failed", "FLOWCKPT_ATTEMPT=1"):
         assert f"{line}\n" in variables
     assert f"FLOWCKPT_STORE=file:{place}" in variables
+    flowckpt("run", "flows.py:failing", "--id", "b", "-i", "token=@env:SHOP_TOKEN", SHOP_TOKEN="hush-hush").expect(1)
+    variables = (place / "variables").read_text()
+    assert "FLOWCKPT_WORKFLOW_ID=b\n" in variables and "hush" not in variables
 
     flowckpt("run", "flows.py:waiting", "--id", "w").expect(3)
     flowckpt("run", "flows.py:fine", "--id", "f").expect(0)

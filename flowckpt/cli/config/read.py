@@ -108,6 +108,9 @@ _PREFIX = "FLOWCKPT_"
 PREFIX_OF_INPUTS = "FLOWCKPT_SECRET_"
 """Variables with this prefix are secret inputs, not settings."""
 
+variables_of_inputs: set[str] = set()
+"""Other variables from which this process has read secret inputs, named by `@env:NAME`."""
+
 
 class Source(StrEnum):
     """The source of a value."""
