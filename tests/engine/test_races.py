@@ -188,6 +188,80 @@ def test_if_the_winner_no_longer_counts_the_race_is_run_again(reopen: Callable[[
     assert engine.resume_sync(flow_of("2", "1"), workflow_id="run").output == ["quick", "stopped"]
 
 
+EDITED = {  # the members and how many must succeed, before and after: `x` fails, and one runs at a time
+    "the winner is removed": ("abc", 1, "bc", 1),
+    "the winner and all but one are removed": ("abc", 1, "b", 1),
+    "one that fails takes the place of the winner": ("abc", 1, "xbc", 1),
+    "one of two winners is removed": ("abcd", 2, "bcd", 2),
+    "the winner is removed, and all must succeed": ("abc", 1, "bc", None),
+    "a loser is removed, and all must succeed": ("abc", 1, "ab", None),
+    "a loser is removed, and more must succeed": ("abcd", 1, "abc", 2),
+    "a loser is removed": ("abc", 1, "ab", 1),
+    "a member is added": ("abc", 1, "abcd", 1),
+}
+
+
+@pytest.mark.parametrize("form", ["group", "map", "in a child"])
+@pytest.mark.parametrize("reuse", ["prefix", "inputs"])
+@pytest.mark.parametrize("edit", EDITED)
+def test_a_race_whose_members_were_edited_ends_like_a_clean_run(edit: str, reuse: Any, form: str) -> None:
+    def flow_of(members: str, wanted: int | None) -> Any:
+        @workflow
+        def race() -> Generator[Any, Any, Any]:
+            how: Any = {"min_success": wanted, "concurrency": 1}
+            made = parallel(*[step(each).python(turn, each) for each in members], name="race", **how)
+            mapped = step("race").map(turn, list(members), key=str, **how)
+            return names((yield (mapped if form == "map" else made).checkpoint()))
+
+        @workflow("outer")
+        def outer() -> Generator[Any, Any, Any]:
+            return (yield step("race").workflow(race))
+
+        return outer if form == "in a child" else race
+
+    def turn(what: str) -> str:
+        return fails(what) if what == "x" else quick(what)
+
+    before, many, after, fewer = EDITED[edit]
+    engine, edited = WorkflowEngine(MemoryCheckpointStore()), flow_of(after, fewer)
+    first = engine.run_sync(flow_of(before, many), workflow_id="run")
+    options = RunOptions(reuse=reuse, on_stale="rerun")
+    plan = in_sync(engine).plan(edited, workflow_id="run", options=options)
+    calls.clear()
+    resumed = engine.resume_sync(edited, workflow_id="run", options=options)
+    planned = {each.path for each in plan.steps if each.decision in ("rerun", "new")}
+    ran, calls[:] = [each for each in calls if f"[{each}]" in str(planned)], []
+    clean = WorkflowEngine(MemoryCheckpointStore()).run_sync(edited)
+    assert resumed.output == clean.output != first.output, "a member that was stopped does not stand for a winner"
+    assert set(ran) <= set(after) - {each for each in first.output if each != "stopped"}, "what succeeded is reused"
+    assert bool(ran) == any(f"[{each}]" in str(planned) for each in after), "and the plan says who runs"
+    assert not in_sync(engine).plan(edited, workflow_id="run").stale
+
+
+def test_a_booking_that_its_race_undid_is_made_again_when_the_winner_is_removed() -> None:
+    def flow_of(*hotels: str) -> Any:
+        @workflow("hotels")
+        def flow() -> Generator[Any, Any, Any]:
+            members = [step(each).workflow(booking, hotel=each) for each in hotels]
+            found = yield parallel(*members, min_success=1, name="hotel").checkpoint()
+            yield step("end").wait("end")
+            return names(found)
+
+        return flow
+
+    engine = WorkflowEngine(MemoryCheckpointStore())
+    engine.run_sync(flow_of("A", "B"), workflow_id="run")
+    in_sync(engine).signal("run", "confirm A", "ok")
+    engine.resume_sync(flow_of("A", "B"), workflow_id="run")
+    assert ended == ["hold B"]
+    waiting = engine.resume_sync(flow_of("B"), workflow_id="run")
+    assert [each.name for each in waiting.waits] == ["confirm B"] and calls.count("hold B") == 2
+    for name in ("confirm B", "end"):
+        in_sync(engine).signal("run", name, "ok")
+    assert engine.resume_sync(flow_of("B"), workflow_id="run").output == ["ok"]
+    assert ended == ["hold B"], "the second booking stands"
+
+
 @workflow
 def booking(hotel: str) -> Generator[Any, Any, str]:
     yield step("hold").python(quick, f"hold {hotel}").rollback(ended.append).checkpoint()

@@ -53,7 +53,7 @@ from flowckpt.engine.run.result_cache import ResultCache
 from flowckpt.engine.run.resumption import Resumption, find_moved_versions
 from flowckpt.engine.steps.child import start_child
 from flowckpt.engine.steps.run_step import OTHER_END, changed_members_reason, has_other_end
-from flowckpt.engine.values.failures import read_answer, read_fan_out, step_failure
+from flowckpt.engine.values.failures import read_answer, read_fan_out, step_failure, stopped_error
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, use_missing_secret
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, GUARDED
 from flowckpt.errors import EncodingError, WorkflowChangedError
@@ -264,13 +264,13 @@ class Planning(PlannedSteps):
         return answer, answer is not None and len(self.again.paths) == before
 
     def plan_stopped_members(
-        self, stopped: list[tuple[int, Enter]], *, is_moved: bool, has_ended: bool
+        self, stopped: list[tuple[int, Enter]], *, is_again: bool, has_ended: bool
     ) -> list[tuple[int, Enter]]:
         """Plan the members that a race stopped; return those that run because the race is no longer decided."""
         again: list[tuple[int, Enter]] = []
         for index, made in stopped:
             assert made.result is not None
-            if is_moved:
+            if is_again:
                 kept, gone = split_stopped_member(made.nested)
                 self.aside.dropped += [*gone, made.result]
                 again.append((index, attrs.evolve(made, result=None, nested=kept)))
@@ -417,7 +417,8 @@ class _PlannedFanOut:
     answers: list[Answer | None] = attrs.field(init=False, factory=list)
     stale: str = attrs.field(init=False, default="")
     new: int = attrs.field(init=False, default=0)
-    _never_run: list[Enter] = attrs.field(init=False, factory=list)
+    _succeeded: int = attrs.field(init=False, default=0)
+    _never_run: list[tuple[int, Enter]] = attrs.field(init=False, factory=list)
     _stopped: list[tuple[int, Enter]] = attrs.field(init=False, factory=list)
 
     async def plan_members(self) -> list[str]:
@@ -449,11 +450,14 @@ class _PlannedFanOut:
 
     async def _consider(self, made: Enter) -> None:
         end, is_known = self.enter.result, made.result is not None or bool(made.nested)
+        is_race = self._action.completion.min_success is not None
         if made.result is not None and is_stopped(made.result):
             self._stopped.append((len(self.answers), made))
             self.answers.append(read_answer(made.step, made.result))
-        elif not (is_known or made.step.modifiers.is_ephemeral) and end is not None and not end.success:
-            self._never_run.append(made)  # too many members had failed before it could start
+        elif not (is_known or made.step.modifiers.is_ephemeral) and end is not None and (is_race or not end.success):
+            self._never_run.append((len(self.answers), made))  # too many others had failed before, or it is new
+            self.answers.append(None)
+            self.new += end.success
         elif not await self._plan(made):
             if is_known:
                 self.stale = self.stale or made.path
@@ -467,23 +471,24 @@ class _PlannedFanOut:
         answer, is_reused = await self.planning.plan_member(self.replay, made)
         self.reruns += again.paths[had:]
         self.answers.append(answer)
+        self._succeeded += is_reused and answer is not None and answer[1] is None
         return is_reused
 
     async def plan_remaining(self, *, is_moved: bool) -> None:
-        """Plan the members that a race stopped and those that never started: they run if other members do."""
-        end = self.enter.result
-        succeeded = sum(answer is not None and answer[1] is None for answer in self.answers)
-        is_open = end is None and not self._action.completion.is_enough(succeeded, self._action.size)
-        stopped = self.planning.plan_stopped_members(
-            self._stopped, is_moved=is_moved or is_open, has_ended=end is not None
-        )
-        for index, made in stopped:
+        """Plan the members that a race stopped and those that never started: they run if the race has no winner."""
+        has_ended = self.enter.result is not None and not is_moved
+        is_won = self._action.completion.is_enough(self._succeeded, self._action.size)
+        is_again = not (has_ended or is_won)
+        again = self.planning.plan_stopped_members(self._stopped, is_again=is_again, has_ended=has_ended)
+        if is_moved:
+            self.new = self.new or len(self._never_run)
+            again += self._never_run
+        for index, made in again:
+            if is_won:
+                self.answers[index] = None, step_failure(made.path, stopped_error(made.path))
+                continue
             await self._plan(made)
             self.answers[index] = self.answers.pop()
-        if is_moved:
-            self.new += len(self._never_run)
-            for made in self._never_run:
-                await self._plan(made)
 
     @property
     def _action(self) -> FanOutAction:

@@ -111,8 +111,8 @@ class FanOut(CompositeRun):
         if result is not None and is_same and self._has_other_end(result):
             is_same = await is_still_valid(run, enter.step, result, is_spare=enter.is_spare, more=(OTHER_END,))
             self.is_stale = not is_same
-        if self._stopped and (self.is_stale or (result is None and not self._is_won)):
-            self._race_again()
+        if self._stopped and not self._is_won and (result is None or not is_same):
+            await self._race_again()
         for _, member in self._stopped:
             if isinstance(member, StoppedMember):
                 member.keep()
@@ -160,8 +160,8 @@ class FanOut(CompositeRun):
         made.is_bound = made.is_bound and not self.is_stale
         return make_member(self.context, made)
 
-    def _race_again(self) -> None:
-        """Queue the members that were stopped: the earlier end of the race no longer counts.
+    async def _race_again(self) -> None:
+        """Queue the members that were stopped: the race has no winner any more.
 
         Their undone results are dropped, their other results stay.
         """
@@ -171,7 +171,10 @@ class FanOut(CompositeRun):
             kept, gone = split_stopped_member(enter.nested)
             self.context.recorder.aside.dropped += [*gone, enter.result]
             self._answers[index] = None
-            self._unended.append((index, self._make_member(attrs.evolve(enter, result=None, nested=kept))))
+            again = self._make_member(attrs.evolve(enter, result=None, nested=kept))
+            if kept:
+                await again.look_back()
+            self._unended.append((index, again))
         self._stopped = []
 
     async def _restore(self, result: StepResult) -> None:
