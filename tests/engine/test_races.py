@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from outside import MortalStore, Saves
 
 from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, in_sync, parallel, step, workflow
-from flowckpt.errors import CheckpointStorageError, RunUndoneError, StepFailedError, StepStoppedError
+from flowckpt.errors import CheckpointStorageError, RunUndoneError, StepFailedError, StepInDoubtError, StepStoppedError
 from flowckpt.events import RollbackCompleted
 from flowckpt.testing import FakeClock
 
@@ -128,6 +128,26 @@ async def test_an_at_most_once_step_that_is_stopped_leaves_its_race_decided() ->
     assert not plan.stops and plan.stale == 0
     assert (await engine.resume_run(flow, workflow_id="run")).output == ["stopped", "quick"]
     assert calls.count("slow") <= 1 and calls.count("quick") == 1, "it is not repeated"
+
+
+async def test_a_stopped_at_most_once_step_is_asked_about_before_its_race_is_run_again() -> None:
+    def flow_of(*members: Any) -> Any:
+        @workflow("asking")
+        def flow() -> Generator[Any, Any, Any]:
+            yield parallel(*members, name="race", min_success=1)
+            yield step("end").wait("go")
+
+        return flow
+
+    engine = WorkflowEngine(MemoryCheckpointStore())
+    slow, other = step("slow").python(forever, "slow").at_most_once(), step("other").python(quick, "other")
+    await engine.run(flow_of(slow, step("quick").python(quick, "quick")), workflow_id="run")
+    before = await engine.store.load_latest("run")
+    assert calls == ["slow", "quick"]
+    assert (await engine.plan(flow_of(other, slow), workflow_id="run")).stopped_by == "race/[slow]"
+    with pytest.raises(StepInDoubtError):
+        await engine.resume_run(flow_of(other, slow), workflow_id="run")
+    assert calls == ["slow", "quick"] and await engine.store.load_latest("run") == before, "nothing was run or saved"
 
 
 async def test_a_failure_does_not_decide_and_too_many_do() -> None:

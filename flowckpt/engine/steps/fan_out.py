@@ -172,8 +172,7 @@ class FanOut(CompositeRun):
             self.context.recorder.aside.dropped += [*gone, enter.result]
             self._answers[index] = None
             again = self._make_member(attrs.evolve(enter, result=None, nested=kept))
-            if kept:
-                await again.look_back()
+            await again.look_back()  # refuses the resume before anything runs
             self._unended.append((index, again))
         self._stopped = []
 
