@@ -369,6 +369,56 @@ def test_a_wait_that_took_a_signal_keeps_it_with_another_default(call, tmp_path)
     assert (again[1], "0 executed" in again[2]) == ("output: '7'", True)
 
 
+REJECTED = """
+from flowckpt import step, workflow
+from flowckpt.errors import StepFailedError
+
+@workflow
+def flow():
+    try:
+        verdict = yield step("review").approval(on_rejection="MODE")
+    except StepFailedError as error:
+        if not HANDLES:
+            raise
+        verdict = None
+    yield step("gate").wait("go")
+    return (yield step("publish").python(str, verdict and verdict.approved).checkpoint())
+"""
+
+
+@pytest.mark.parametrize(("before", "after"), [("return", "fail"), ("fail", "return")])
+@pytest.mark.parametrize("handles", [False, True])
+def test_a_rejected_approval_asks_again_if_a_rejection_ends_it_otherwise_now(before, after, handles, call, tmp_path):
+    def write_with(mode):
+        (tmp_path / "flow.py").write_text(REJECTED.replace("MODE", mode).replace("HANDLES", str(handles)))
+
+    def reject(run):
+        assert call("reject", run, "review", "--by", "ann")[0] == 0
+        return call("resume", run)
+
+    write_with(before)
+    assert call("run", "flow.py", "--id", "one")[0] == 3
+    reject("one")
+    call("signal", "one", "go")
+    write_with(after)
+    asked = call("resume", "one", "--on-stale", "rerun")
+    assert asked[0] == 3 and "waiting: review" in asked[2], asked
+    resumed = reject("one")
+    assert call("run", "flow.py", "--id", "clean")[0] == 3
+    call("signal", "clean", "go")
+    assert resumed[:2] == reject("clean")[:2]
+    assert (resumed[0] == 0) == (handles or after == "return"), resumed
+
+
+def test_an_approval_that_was_given_is_reused_with_another_end_of_a_rejection(call, tmp_path):
+    (tmp_path / "flow.py").write_text(REJECTED.replace("MODE", "return").replace("HANDLES", "False"))
+    assert call("run", "flow.py", "--id", "one")[0] == 3
+    assert call("approve", "one", "review")[0] == 0 and call("resume", "one")[0] == 3
+    (tmp_path / "flow.py").write_text(REJECTED.replace("MODE", "fail").replace("HANDLES", "False"))
+    ended = call("signal", "one", "go", "--resume")
+    assert (ended[0], ended[1], "1 restored" in ended[2]) == (0, "output: 'True'", True), ended
+
+
 @pytest.mark.parametrize("edit", ["def __post_init__(self): self.cents *= 100", "cents: float = 0"])
 def test_a_value_that_an_edited_class_would_change_is_not_reused(edit, call, tmp_path):
     (tmp_path / "flow.py").write_text(WAITING)

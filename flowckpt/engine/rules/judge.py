@@ -40,7 +40,7 @@ from flowckpt.core.system.declared import type_name
 from flowckpt.engine.rules import in_doubt as in_doubts
 from flowckpt.engine.rules.paths import is_within, make_handled_search
 from flowckpt.engine.rules.reasons import NONDETERMINISM, OnStale, Reason, ReasonKind, ResumePolicy, ReuseMode
-from flowckpt.errors import DecodingError, EncodingError, StepTimeoutError
+from flowckpt.errors import ApprovalRejectedError, DecodingError, EncodingError, StepTimeoutError
 from flowckpt.execution.runner import restore_value
 
 if TYPE_CHECKING:
@@ -385,6 +385,8 @@ def _find_other_end(step: Step[Any], result: StepResult) -> str:
             return "max_output: the recorded output was cut at a lower limit" if is_cut else ""
         if action.step_type == "wait" and not result.signal and "edited" not in result.marks:
             return _find_other_default(action, result)
+        if action.step_type == "approval":
+            return _find_other_rejection(step, result)
     except (DecodingError, EncodingError):  # that it does not fit is another reason
         pass
     return ""
@@ -399,6 +401,16 @@ def _find_other_default(action: Any, result: StepResult) -> str:
         return "default: there is none any more"
     before, now = plain_tree(result.held_output, result.path), codec.encode(action.default, action.output_type)
     return "" if canonical(now) == canonical(before) else "default: changed"
+
+
+def _find_other_rejection(step: Step[Any], result: StepResult) -> str:
+    """Return how a rejection would end the approval now; empty if as recorded, or if it was not rejected."""
+    action: Any = step.action
+    if not result.success:
+        is_rejected = result.error is not None and result.error.type == type_name(ApprovalRejectedError)
+        return "on_rejection: a rejection is returned now" if is_rejected and action.returns_rejection else ""
+    is_returned = not (action.returns_rejection or restore_value(step, result).approved)
+    return "on_rejection: a rejection fails the step now" if is_returned else ""
 
 
 def _are_other_arguments(reasons: tuple[Reason, ...]) -> bool:
