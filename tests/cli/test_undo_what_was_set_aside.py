@@ -116,3 +116,70 @@ def test_a_second_death_in_the_middle_changes_nothing(booked, tmp_path):
     (tmp_path / "trip.py").write_text(text)
     booked("resume", "one").expect(130)
     assert booked.log() == ["book hotel", "undo book hotel"]
+
+
+NESTED = """
+import os
+from pathlib import Path
+from flowckpt import step, workflow
+
+def note(text):
+    with open("log", "a") as log:
+        print(text, file=log)
+
+def book(what):
+    if Path("full").exists():
+        raise OSError("full")
+    return what
+
+def unbook(what):
+    note(f"undo {what}")
+
+@workflow
+def tour():
+    yield step("guide").python(book, "guide").rollback(unbook).checkpoint()
+    yield step("bus").python(book, "bus").rollback(unbook).checkpoint()
+
+@workflow
+def trip():
+    yield step("account").python(book, "account").rollback(unbook).checkpoint()
+    yield step("nights").map(book, ["mon", "tue"], concurrency=1).rollback(unbook).checkpoint()
+    yield step("tour").workflow(tour).checkpoint()
+    yield step("release").approval("release")
+"""
+NEWEST_FIRST = [f"undo {what}" for what in ("bus", "guide", "tue", "mon", "account")]
+
+
+@pytest.fixture
+def waiting(flowckpt, tmp_path):
+    """A run that has booked all and waits."""
+    (tmp_path / "trip.py").write_text(NESTED)
+    flowckpt("run", "trip.py:trip", "--id", "one").expect(3)
+    return flowckpt
+
+
+@pytest.mark.parametrize("back", [["tour/guide"], ["nights"], ["account"], ["tour/guide", "account"]], ids=str)
+def test_the_newest_is_undone_first_also_after_a_rollback(waiting, back):
+    for checkpoint in back:
+        waiting("rollback", "one", checkpoint).expect(0)
+    undone = waiting("cancel", "one").expect(0).out
+    assert waiting.log() == NEWEST_FIRST
+    assert "undone: tour/bus, tour/guide, nights/[1], nights/[0], account" in undone
+
+
+@pytest.mark.parametrize(
+    ("step", "undone"), [("tour/bus", NEWEST_FIRST), ("nights/[0]", ["undo tue", "undo mon", "undo account"])]
+)
+def test_the_newest_is_undone_first_also_when_a_step_runs_again_and_fails(waiting, tmp_path, step, undone):
+    (tmp_path / "full").touch()
+    waiting("resume", "one", "--from", step).expect(1)
+    assert waiting.log() == undone
+
+
+def test_a_step_that_ran_again_is_undone_before_those_that_were_set_aside(waiting, tmp_path):
+    waiting("rollback", "one", "@started").expect(0)
+    (tmp_path / "trip.py").write_text(NESTED.replace('["mon", "tue"]', "os.kill(os.getpid(), 9)"))
+    waiting("resume", "one").expect(-9)
+    (tmp_path / "trip.py").write_text(NESTED)
+    waiting("cancel", "one").expect(0)
+    assert waiting.log() == [NEWEST_FIRST[-1], *NEWEST_FIRST[:-1]]

@@ -19,7 +19,15 @@ import attrs
 from flowckpt.cli.stored_run import StoredRun
 from flowckpt.core.system.numbers import join_names, pluralize
 from flowckpt.engine.history.checkpoints import count_resumable, count_standing, find_undone
-from flowckpt.engine.rules.paths import ROLLBACK, UNDOABLE, find_left_to_undo, find_path, select_for_fork
+from flowckpt.engine.rules.paths import (
+    ROLLBACK,
+    UNDOABLE,
+    find_left_to_undo,
+    find_path,
+    merge_set_aside,
+    select_for_fork,
+)
+from flowckpt.engine.values.superseded import Superseded
 from flowckpt.errors import SettingError, StepNotFoundError
 
 SHORT_SECONDS = 2.0
@@ -181,7 +189,7 @@ def _describe_cancel(stored: StoredRun, values: Mapping[str, str]) -> list[str]:
     lines = [f"{stored.owner} stops first."] if stored.owner is not None else []
     if values.get("no_rollback"):
         return [*lines, "No step is undone."]
-    results = stored.latest.step_results
+    results = merge_set_aside(stored.latest.step_results, Superseded(stored.latest.metadata).list_undoable())
     undoable = {result.path for result in results if UNDOABLE in result.marks}
     paths = [result.path for result in find_left_to_undo(results, undoable)]
     return [

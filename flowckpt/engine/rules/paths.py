@@ -11,7 +11,9 @@ brackets, `pages/[17]`) are independent of each other. So when a step runs again
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from flowckpt.core.records import StepResult
@@ -411,6 +413,27 @@ def find_not_yielded(results: Iterable[StepResult], yielded: Collection[str]) ->
         yielded: the steps that the code yields now; their compensations count, not the recorded marks.
     """
     return [each for each in _list_own_effects(results) if UNDOABLE in each.marks and each.path not in yielded]
+
+
+def merge_set_aside(results: Iterable[StepResult], set_aside: Iterable[StepResult]) -> list[StepResult]:
+    """Return a history with the results that a rerun has set aside among its results, by when each of them ended.
+
+    Args:
+        results: the history, which keeps its order: a result that was reused stays after those that it depends on.
+        set_aside: the results that may still have to be undone.
+    """
+    view, others = [*results], [*set_aside]
+    if not others:
+        return view
+    ends = [*itertools.accumulate(map(_end_of, reversed(view)), min)][::-1]
+    ordered = sorted([*zip(ends, view, strict=True), *((_end_of(each), each) for each in others)], key=itemgetter(0))
+    return [each for _, each in ordered]
+
+
+def _end_of(result: StepResult) -> tuple[int, float]:
+    """Return the attempt in which a step ended, whose clock may differ from that of others, and the time."""
+    began = 0.0 if result.started_at is None else result.started_at.timestamp()
+    return result.attempt, began + result.duration_ms / 1e3
 
 
 def find_left_to_undo(results: Sequence[StepResult], undoable: Collection[str]) -> list[StepResult]:

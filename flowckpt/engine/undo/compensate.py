@@ -37,6 +37,7 @@ from flowckpt.engine.rules.paths import (
     UNFINISHED,
     find_left_to_undo,
     find_not_yielded,
+    merge_set_aside,
     undone_paths,
 )
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
@@ -119,7 +120,8 @@ async def roll_back(run: RunContext, end: UnfinishedRollback) -> tuple[StepFaile
     """
     checkpointer = run.recorder.checkpointer
     undoable = run.recorder.undo.undoable.keys() | run.recorder.undo.not_undoable.keys()
-    todo = find_left_to_undo([*run.recorder.superseded.list_undoable(), *checkpointer.history.results], undoable)
+    view = merge_set_aside(checkpointer.history.results, run.recorder.superseded.list_undoable())
+    todo = find_left_to_undo(view, undoable)
     if not todo:
         checkpointer.metadata = drop_unfinished(checkpointer.metadata)
         return ()
@@ -330,8 +332,8 @@ class UndoAttempt:
 
     @property
     def view(self) -> list[StepResult]:
-        """The history, after the results that a rerun has set aside, whose steps did not run again."""
-        return [*Superseded(self.latest.metadata).list_undoable(), *as_view(self.latest.step_results)]
+        """The history, with the results that a rerun has set aside, whose steps did not run again."""
+        return merge_set_aside(as_view(self.latest.step_results), Superseded(self.latest.metadata).list_undoable())
 
     @property
     def recorded(self) -> list[StepResult]:
