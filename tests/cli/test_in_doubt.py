@@ -400,6 +400,46 @@ def test_a_done_step_before_which_something_changed_is_kept_or_repeated_by_a_per
     assert (tmp_path / "log").read_text() == "pay\n"
 
 
+AFTER_A_PRICE = """
+from flowckpt import step, workflow
+def note(line):
+    with open("log", "a") as file:
+        file.write(f"{line}\\n")
+    return line
+def price(n):
+    return min(n, 3)
+def fail():
+    raise OSError("away")
+@workflow
+def flow():
+    amount = yield step("price").python(price, 1).checkpoint()
+    paid = yield step("pay").python(note, amount).at_most_once()
+    yield step("last").python(fail)
+    return paid
+"""
+
+
+@pytest.mark.parametrize(("before", "after"), [("1", "2"), ("3", "4")], ids=["another price", "the same price"])
+@pytest.mark.parametrize("is_done", [True, False])
+def test_the_commands_that_a_plan_advises_decide_about_a_step_that_was_done(flowckpt, tmp_path, before, after, is_done):
+    program, text = tmp_path / "pay.py", AFTER_A_PRICE.replace("price, 1", f"price, {before}")
+    program.write_text(text)
+    flowckpt("run", "pay.py", "--id", "one").expect(1)
+    for word in ("--done", "--not-done"):
+        for command in ("plan", "resume"):
+            said = flowckpt(command, word, "pay", "one").expect(2).err
+            assert f"{word} pay: step 'pay' of run 'one' is not in doubt; none of its steps is" in said
+    program.write_text(text.replace(f"price, {before}", f"price, {after}").replace('raise OSError("away")', "pass"))
+    planned = flowckpt("plan", "one").expect(15).out
+    way = "Keep its recorded result" if is_done else "If its effect is gone, or may happen twice, run it again"
+    (advised,) = re.findall(f"{way}.*: flowckpt (.+)", planned)
+    flowckpt("plan", *shlex.split(advised)[1:]).expect(10)
+    done = flowckpt(*shlex.split(advised), "--json").expect(0).document
+    clean = 2 if after == "2" else 3
+    assert flowckpt.log() == ([before] if is_done else [before, str(clean)])
+    assert done["output"] == (int(before) if is_done else clean)
+
+
 TWO = """
 import os
 from flowckpt import step, workflow

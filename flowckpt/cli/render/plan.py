@@ -217,7 +217,7 @@ def _ways(plan: ResumePlan, line: ResumeLine) -> list[str]:
     if code is ExitCode.MISMATCH:
         return changed_ways(line)
     if code is ExitCode.IN_DOUBT:
-        return in_doubt_ways(line, plan.stopped_by)
+        return in_doubt_ways(line, plan.stopped_by, was_done=plan.repeats_effect)
     return stale_ways(line, stop_kinds(plan), plan.stopped_by if plan.repeats_effect else "")
 
 

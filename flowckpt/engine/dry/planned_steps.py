@@ -286,7 +286,8 @@ class PlannedSteps(DryResponder):
         if not step.modifiers.is_at_most_once:
             self.stop_at(result.path, str(LEFT_DONE), is_effect=True)
             return Decision.RERUN, (*reasons, LEFT_DONE)
-        self.stop_at(result.path, "it was done, and its evidence cannot tell whether its effect still holds")
+        why = "it was done, and its evidence cannot tell whether its effect still holds"
+        self.stop_at(result.path, why, is_effect=True)
         return Decision.IN_DOUBT, (*reasons, Reason(ReasonKind.STARTED, "it is an at-most-once step, and was done"))
 
     async def _plan_execution(

@@ -153,7 +153,9 @@ class ResumePlan(ShownInNotebook):
     def stale_stop(self) -> PlannedStep | None:
         """The step at which the resume would stop because a result is stale or an effect would be repeated, if any."""
         stopped = self.step(self.stopped_by) if self.stops else None
-        return stopped if stopped is not None and (stopped.is_stale or self.repeats_effect) else None
+        if stopped is None or stopped.decision is Decision.IN_DOUBT:
+            return None
+        return stopped if stopped.is_stale or self.repeats_effect else None
 
     def step(self, path: str) -> PlannedStep | None:
         """Return the step of a path, or None."""

@@ -284,7 +284,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     view: HistoryView = as_view(latest.step_results)
     superseded = Superseded(latest.metadata)
     policy = _resolve_from_step(attrs.evolve(options.policy, runners=runners), workflow_id, latest, superseded)
-    _refuse_needless_decisions(policy, workflow_id, latest, superseded)
+    _refuse_unknown_decisions(policy, workflow_id, latest, superseded)
     cut, history, undone = _split_history(latest, view, policy, drops_answers=drops_answers)
     if cut:
         still_done = (result for result, reason in cut.values() if reason.kind is not ReasonKind.UNDONE)
@@ -523,26 +523,34 @@ def _resolve_from_step(
     return attrs.evolve(policy, from_path=find_path(workflow_id, results, wanted))
 
 
-def _refuse_needless_decisions(
+def _refuse_unknown_decisions(
     policy: ResumePolicy, workflow_id: str, latest: CheckpointData, superseded: Superseded
 ) -> None:
-    """Refuse a decision about a step that is not in doubt."""
-    if not policy.settled:
-        return
-    doubtful = dict.fromkeys(latest.in_flight)
-    results = (*as_view(latest.step_results), *superseded.values())
-    past = policy.reruns_what_follows  # a step that was done may be in question, too
-    doubtful.update({each.path: None for each in results if AT_MOST_ONCE in each.marks and (past or not each.success)})
-    doubtful.update({each.path: None for each in superseded.values() if AT_MOST_ONCE in each.marks})
-    for path, settled in policy.settled.items():
-        if path not in doubtful:
-            option = "--done" if settled.is_done else "--not-done"
-            known = f"in doubt: {', '.join(map(repr, doubtful))}" if doubtful else "none of its steps is"
-            raise InputError(
-                f"{option} {path}: step {path!r} of run {workflow_id!r} is not in doubt; {known}",
-                parameter=path,
-                remedy="Leave the option out. To run a recorded step again, use --from.",
-            )
+    """Refuse a decision about a step that cannot be in question; the plan finds out which of the others are."""
+    results = (*as_view(latest.step_results), *superseded.values()) if policy.settled else ()
+    once = [each for each in results if AT_MOST_ONCE in each.marks]
+    doubtful = [*latest.in_flight, *(each.path for each in once if not each.success or each.path in superseded)]
+    for path in policy.settled:
+        if path not in latest.in_flight and all(each.path != path for each in once):
+            raise needless_decision_error(policy, workflow_id, path, dict.fromkeys(doubtful))
+
+
+def needless_decision_error(policy: ResumePolicy, workflow_id: str, path: str, doubtful: Collection[str]) -> InputError:
+    """Return the error of a decision about a step that is not in doubt.
+
+    Args:
+        policy: the policy with the decision.
+        workflow_id: the run.
+        path: the step.
+        doubtful: the steps that are in doubt.
+    """
+    option = "--done" if policy.settled[path].is_done else "--not-done"
+    known = f"in doubt: {', '.join(map(repr, doubtful))}" if doubtful else "none of its steps is"
+    return InputError(
+        f"{option} {path}: step {path!r} of run {workflow_id!r} is not in doubt; {known}",
+        parameter=path,
+        remedy="Leave the option out. To run a recorded step again, use --from.",
+    )
 
 
 def add_decisions(metadata: Mapping[str, Any], policy: ResumePolicy, at: datetime) -> dict[str, Any]:

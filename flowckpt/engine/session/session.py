@@ -482,17 +482,17 @@ class Session:
         # A policy may stop at a stale step. That step may come after one that runs again, and nothing may run before
         # the stop: so search first if results are reused by inputs, or if an effect must not be repeated.
         is_completed, mode = latest.status is Status.COMPLETED, judge.policy.reuse
-        settled = judge.policy.settled
-        if is_completed or mode is ReuseMode.INPUTS or resumption.is_guarded or settled:
+        if is_completed or mode is ReuseMode.INPUTS or resumption.is_guarded or judge.policy.settled:
             plan = await dry.planner.make_plan(
                 self._workflow, self._workflow_id, resumption, claims, self._ports.store, self._ports.world.clock
             )
+            undo.plan_resume.refuse_needless(plan, judge.policy)
             if is_completed and plan.is_nothing_to_do and (not plan.ends_at or resumption.bound.missing):
                 return RecordedEnd(self._workflow, self._workflow_id, latest)
             if is_completed and latest.metadata.get(IMPORTED) is True:  # the run continues after its import
                 resumption = await read(drops_answers=True)
                 judge = resumption.judge
-            undo.plan_resume.refuse_stop(plan, settled)
+            undo.plan_resume.refuse_stop(plan)
         waits = Waits.of(latest.metadata)
         dropped = (result for result, _ in resumption.cut.values())
         waits.drop_stale(dropped, takes_later=mode is ReuseMode.PREFIX)

@@ -5,7 +5,7 @@ Like the resume, it first decides what kind of attempt it would be, so callers n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -18,8 +18,14 @@ from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.engine.dry.planner import make_plan
 from flowckpt.engine.rules.crash_loop import limit_of
 from flowckpt.engine.rules.plan import Decision, ResumePlan
-from flowckpt.engine.rules.reasons import MAX_CRASHES
-from flowckpt.engine.run.resumption import crash_loop_error, find_crash_loop, read_resumption, read_started_steps
+from flowckpt.engine.rules.reasons import MAX_CRASHES, ReasonKind, ResumePolicy
+from flowckpt.engine.run.resumption import (
+    crash_loop_error,
+    find_crash_loop,
+    needless_decision_error,
+    read_resumption,
+    read_started_steps,
+)
 from flowckpt.engine.undo.compensate import read_undoing, read_unfinished
 from flowckpt.engine.values.failures import stale_step_error
 from flowckpt.engine.values.options import RunOptions
@@ -90,6 +96,7 @@ async def plan_resume(  # noqa: PLR0913 - the run, its ports, and the options of
         if latest.status is Status.COMPLETED and latest.metadata.get(IMPORTED) is True and not plan.is_nothing_to_do:
             resumption = await read(drops_answers=True)
             plan = await make_plan(workflow, workflow_id, resumption, claims, store, clock)
+        refuse_needless(plan, resumption.judge.policy)
         reports = resumption.judge.reports
     if not (options.force or options.steal):
         most = limit_of(latest.metadata, options.max_crashes, max_crashes)
@@ -99,24 +106,40 @@ async def plan_resume(  # noqa: PLR0913 - the run, its ports, and the options of
     return PlannedResume(plan, reports, claims)
 
 
-def refuse_stop(plan: ResumePlan, settled: Collection[str]) -> None:
-    """Refuse a resume that would stop at a stale result, or that decides about a step that is not in doubt.
+def refuse_needless(plan: ResumePlan, policy: ResumePolicy) -> None:
+    """Refuse a decision about a step that is not in doubt.
 
     Args:
         plan: the plan.
-        settled: the steps that the user has decided about.
+        policy: the policy of the resume, with the decisions.
 
     Raises:
-        StaleStepError: the resume would stop at a stale result.
-        InputError: a decided step was interrupted and simply runs again.
+        InputError: a decision would not count: its step would be reused, is stale itself, or simply runs again.
     """
-    if (stopped := plan.stale_stop) is not None:
-        raise stale_step_error(plan.workflow_id, stopped.path, stopped.reasons, repeats_effect=plan.repeats_effect)
-    for path in settled:
+    for path in policy.settled:
         planned = plan.step(path)
-        if planned is not None and planned.decision is Decision.INTERRUPTED:
+        if planned is None:
+            continue
+        if planned.decision is Decision.INTERRUPTED:
             raise InputError(
                 f"step {path!r} was interrupted, but it is not .at_most_once(): it simply runs again",
                 parameter=path,
                 remedy="Leave out --done and --not-done. To set its output instead, fork the run with --set.",
             )
+        is_asked = policy.reruns_what_follows or any(each.kind is ReasonKind.STARTED for each in planned.reasons)
+        if planned.decision in (Decision.REUSE, Decision.RERUN) and not is_asked:
+            doubtful = [each.path for each in plan.steps if each.decision is Decision.IN_DOUBT]
+            raise needless_decision_error(policy, plan.workflow_id, path, doubtful)
+
+
+def refuse_stop(plan: ResumePlan) -> None:
+    """Refuse a resume that would stop at a stale result.
+
+    Args:
+        plan: the plan.
+
+    Raises:
+        StaleStepError: the resume would stop at a stale result.
+    """
+    if (stopped := plan.stale_stop) is not None:
+        raise stale_step_error(plan.workflow_id, stopped.path, stopped.reasons, repeats_effect=plan.repeats_effect)
