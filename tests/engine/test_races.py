@@ -139,9 +139,14 @@ async def test_a_stopped_at_most_once_step_is_asked_about_before_its_race_is_run
 
         return flow
 
+    async def win() -> str:
+        while "slow" not in calls:
+            await asyncio.sleep(0)
+        return str(quick("quick"))
+
     engine = WorkflowEngine(MemoryCheckpointStore())
     slow, other = step("slow").python(forever, "slow").at_most_once(), step("other").python(quick, "other")
-    await engine.run(flow_of(slow, step("quick").python(quick, "quick")), workflow_id="run")
+    await engine.run(flow_of(slow, step("quick").python(win)), workflow_id="run")
     before = await engine.store.load_latest("run")
     assert calls == ["slow", "quick"]
     assert (await engine.plan(flow_of(other, slow), workflow_id="run")).stopped_by == "race/[slow]"
