@@ -292,8 +292,8 @@ def make_run_options(policy: dict[str, Any], by: str | None = None, **more: Any)
     if policy["done"] or policy["not_done"]:
         more["settled_by"] = find_user_name() if by is None else by
         refuse_known_secrets(sender=more["settled_by"], comment=policy.get("comment"))
-    elif by is not None or policy.get("comment"):
-        raise click.UsageError("--by and --comment belong to a decision: give --done or --not-done too")
+    elif policy.get("comment"):
+        raise click.UsageError("--comment belongs to a decision: give --done or --not-done too")
     return RunOptions(**{**policy, "done": _parse_settled_outputs(policy["done"])}, **more)
 
 

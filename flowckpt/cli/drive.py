@@ -289,7 +289,8 @@ def _drive(
         return stop.result, stop, ""
     except SystemExit as ended:
         say(f"flowckpt: the workflow called sys.exit({ended.code!r}), so the run has failed")
-        raise SystemExit(ended.code or int(ExitCode.WORKFLOW_FAILED)) from ended
+        is_success = ended.code is None or (isinstance(ended.code, int) and not ended.code & 0xFF)
+        raise SystemExit(int(ExitCode.WORKFLOW_FAILED) if is_success else ended.code) from ended
     finally:
         progress.stop()
     return result, None, progress.failure if isinstance(progress, JsonLines) else ""

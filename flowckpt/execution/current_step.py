@@ -24,7 +24,7 @@ from flowckpt.core.identity.call import CallIdentity
 from flowckpt.core.identity.values import value_parts
 from flowckpt.core.system.attrs_base import lazy_frozen
 from flowckpt.core.system.numbers import is_finite_number
-from flowckpt.core.system.process import find_holder, find_marked
+from flowckpt.core.system.process import find_holders, find_marked
 from flowckpt.errors import EncodingError, FlowckptError, InputError
 
 T = TypeVar("T")
@@ -42,6 +42,11 @@ class StepServices:
 
     def __init__(self, where: str) -> None:
         self._where = where
+
+    @property
+    def birth(self) -> str:
+        """The `birth` of the run; empty outside of one."""
+        return ""
 
     def progress(self, current: CurrentStep, done: float, total: float | None, note: str) -> None:
         """Do nothing: progress is only shown."""
@@ -296,19 +301,24 @@ STEP_MARK = "_FLOWCKPT_STEP"
 """The environment variable by which a command that outlives its engine is found."""
 
 
-def mark_of_step(workflow_id: str, path: str) -> str:
-    """Return the value of `STEP_MARK` for a command; an edit of its arguments does not change it."""
-    return sha256(dumps([workflow_id, path]).encode()).hexdigest()[:32]
+def mark_of_step(birth: str, path: str) -> str:
+    """Return the value of `STEP_MARK` for a step of a run; an edit of its arguments does not change it."""
+    return sha256(dumps([birth, path]).encode()).hexdigest()[:32]
 
 
-def find_at_work(workflow_id: str, path: str) -> list[int] | None:
+def find_at_work(birth: str, path: str) -> list[int] | None:
     """Return the processes that still run a step for another engine: its command, or its worker on this machine.
 
-    None if no process can be seen; 0 stands for one that cannot be identified.
+    Args:
+        birth: the `birth` of the run; a copy has the same.
+        path: the step.
+
+    Returns:
+        Their pids; None if no process can be seen.
     """
-    mark = mark_of_step(workflow_id, path)
-    commands, worker = find_marked(f"{STEP_MARK}={mark}"), find_holder(mark)
-    return commands if worker is None else [*(commands or ()), worker]
+    mark = mark_of_step(birth, path)
+    commands, workers = find_marked(f"{STEP_MARK}={mark}"), find_holders(mark)
+    return [*(commands or ()), *workers] if workers else commands
 
 
 @lazy_frozen()

@@ -373,7 +373,7 @@ class StepRunner:
         if (
             call.modifiers.is_at_most_once
         ):  # for a resume after the death of this process, which the command may survive
-            action = attrs.evolve(action, env={**action.env, STEP_MARK: mark_of_step(call.workflow_id, call.path)})
+            action = attrs.evolve(action, env={**action.env, STEP_MARK: mark_of_step(call.services.birth, call.path)})
         return await execution.command.run_command(
             action, path=call.path, timeout_seconds=timeout_seconds, interrupts=self._interrupts, on_line=on_line
         )

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 import pytest
 
-from flowckpt import WorkflowEngine
+from flowckpt import FileCheckpointStore, WorkflowEngine
+from flowckpt.core.records.wait import birth_of
 from flowckpt.errors import RunLockedError, StepInDoubtError
-from flowckpt.execution.current_step import find_at_work
+from flowckpt.execution.current_step import find_at_work, mark_of_step
 from flowckpt.stores import SqliteCheckpointStore
 
 PROGRAM = """
@@ -48,6 +51,11 @@ def seeing(early: bool):
     yield step("one").python(int, 1).checkpoint()
     yield step("pay").python(pay, 5, early).at_most_once().evidence(file_sha256("paid", DIGEST))
 """
+
+
+def birth(directory, store=".flowckpt"):
+    """The `birth` of run one, by which its commands and workers are found."""
+    return birth_of(asyncio.run(FileCheckpointStore(directory / store).load_latest("one")).metadata)
 
 
 @pytest.fixture
@@ -191,7 +199,6 @@ def test_a_decision_counts_once(killed, tmp_path):
         (("--done", "pay={"), "--done pay={ is not JSON"),
         (("--done", "pay", "--not-done", "pay"), "step 'pay' cannot be both done and not done"),
         (("--done", "pay", "--done", "pay=5"), "--done pay=… is given twice"),
-        (("--by", "ann"), "give --done or --not-done too"),
         (("--comment", "it is on the list"), "give --done or --not-done too"),
     ],
 )
@@ -605,7 +612,7 @@ def test_a_command_that_outlives_its_process_is_not_run_beside_itself(flowckpt, 
     if not ends_well:
         os.kill(command, signal.SIGKILL)
     (tmp_path / "quick").touch()
-    while find_at_work("one", "pay"):  # the command, or what it started, has not ended
+    while find_at_work(birth(tmp_path), "pay"):  # the command, or what it started, has not ended
         time.sleep(0.05)
     flowckpt("resume", "one").expect(0)
     assert (flowckpt.log(), (tmp_path / "paid").read_text()) == (["pay"] if ends_well else ["pay", "pay"], "5")
@@ -653,10 +660,54 @@ def test_a_worker_that_outlives_its_engine_is_not_helped_by_another_one(flowckpt
     refused = resume()
     assert re.search(r"its worker still runs \(process [1-9]", refused.stderr), refused.stderr
     (tmp_path / "quick").touch()
-    while find_at_work("one", "pay"):
+    while find_at_work(birth(tmp_path, "runs"), "pay"):
         time.sleep(0.05)
     assert resume().returncode == 0
     assert flowckpt.log() == ["pay"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has abstract sockets")
+def test_a_fork_remembers_a_worker_of_its_source_that_cannot_be_identified(killed, tmp_path):
+    """A child that the worker has forked holds its name when the worker is gone."""
+    command = killed("pay.py:seeing", "-i", "early=false")
+    with socket.socket(socket.AF_UNIX) as held:
+        held.bind(f"\0flowckpt/{mark_of_step(birth(tmp_path), 'pay')}/999999999")
+        assert "its worker still runs (process 999999999)" in command("resume", "one").expect(15).err
+        command("fork", "one", "--id", "two").expect(0)
+    assert "process 999999999 on an unseen system" in command("resume", "two").expect(15).err
+    command("resume", "one").expect(0)
+
+
+TOLERATED = """
+import os, signal
+from flowckpt import step, workflow
+
+def pay(number):
+    with open("log", "a") as file:
+        file.write(f"pay {number}\\n")
+    if number == 2 and not os.path.exists("open"):
+        raise ValueError("the bank is closed")
+    return number
+
+def die():
+    if not os.path.exists("died"):
+        open("died", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+@workflow
+def pays():
+    yield step("pays").map(pay, [1, 2], concurrency=1, tolerate=1).at_most_once().checkpoint()
+    yield step("die").python(die).checkpoint()
+"""
+
+
+@pytest.mark.parametrize("decision", ["--not-done", "--done"])
+def test_a_decision_about_a_tolerated_failure_is_taken(flowckpt, tmp_path, decision):
+    (tmp_path / "pay.py").write_text(TOLERATED)
+    flowckpt("run", "pay.py", "--id", "one").expect(-signal.SIGKILL)
+    assert "in doubt: 'pays/[1]'" in flowckpt("resume", "one", decision, "die").expect(2).err
+    flowckpt("resume", "one", decision, "pays/[1]").expect(0)
+    assert flowckpt.log() == ["pay 1", "pay 2"]
 
 
 # --- forks of a run in doubt ------------------------------------------------------------------------------------------
@@ -711,7 +762,7 @@ def test_a_fork_does_not_do_what_a_command_of_its_dead_source_still_does(flowckp
     flowckpt("fork", "one", "--id", "two").expect(0)
     assert "may still be running it" in flowckpt("resume", "two").expect(15).err
     (tmp_path / "quick").touch()
-    while find_at_work("one", "pay"):
+    while find_at_work(birth(tmp_path), "pay"):
         time.sleep(0.05)
     flowckpt("resume", "two").expect(0)
     assert flowckpt.log() == ["pay"]

@@ -148,6 +148,15 @@ def test_after_a_rotation_messages_are_sealed_with_the_new_key_even_if_nothing_e
     assert asyncio.run(prune(store)).compacted == 0
 
 
+def test_a_damaged_message_keeps_no_record_from_the_new_key(tmp_path):
+    path, both = make(tmp_path / "store", keys=RINGS["encrypt"]), KeyRing([NEXT, ENCRYPT])
+    FileCheckpointStore(path, keys=RINGS["encrypt"]).runs.send_signal(RUN, signal("one", SECRET))
+    (message,) = path.rglob("signals/*.json")
+    message.write_bytes(message.read_bytes()[:-9] + b"}\n")
+    assert asyncio.run(prune(FileCheckpointStore(path, keys=both))).compacted == 1
+    assert FileCheckpointStore(path, keys=KeyRing([NEXT])).runs.load_latest(RUN) is not None
+
+
 def test_what_is_encrypted_stays_so_where_the_newest_key_only_authenticates(tmp_path):
     path = with_large(tmp_path / "store", keys=KeyRing([ENCRYPT]))
     FileCheckpointStore(path, keys=KeyRing([ENCRYPT])).runs.send_signal(RUN, signal("one", SECRET))

@@ -470,8 +470,11 @@ def refuse_secret_claims(document: Any, secrets: KnownSecrets, path: str) -> Non
         )
 
 
-_OF_THE_CODE = {"function", "location", "fingerprint", "target", "base_path", "defaulted"}
-"""Fields that come from the source code and the machine, not from the strings that a workflow passes."""
+_OF_THE_CODE = {
+    *("function", "location", "fingerprint", "target", "base_path", "defaulted"),
+    *("reason", "status", "step_type"),
+}
+"""Fields that come from the source code, the machine and flowckpt, not from the strings that a workflow passes."""
 
 
 def refuse_secret_record(data: CheckpointData, results: Sequence[StepResult], secrets: KnownSecrets) -> None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -52,8 +51,11 @@ def current_process() -> ProcessIdentity:
 
 
 def identify_process(pid: int) -> ProcessIdentity:
-    """Identify another process of this machine."""
-    return attrs.evolve(current_process(), pid=pid, start_time=_start_time(pid))
+    """Identify another process; one that cannot be seen from here counts as one of another machine."""
+    start_time = _start_time(pid)
+    return attrs.evolve(
+        current_process(), pid=pid, start_time=start_time, **({} if start_time else {"host": "an unseen system"})
+    )
 
 
 _NO_PID = 1 << 31
@@ -190,28 +192,23 @@ def signal_session(leader: int, number: signal.Signals) -> None:
 def hold_name(name: str) -> AbstractContextManager[object]:
     """Hold a name as long as the context lasts, and no longer than this process lives, however it ends.
 
-    The name is an abstract socket (unix(7)), so it exists only on Linux, within one network namespace. A name that another
-    process holds stays with that process.
+    It is the name of an abstract socket (unix(7)), so it exists only on Linux, within one network namespace. A program that
+    this process has forked holds it, too.
     """
-    held = external.socket.socket(external.socket.AF_UNIX)
+    held = ExitStack()
     with suppress(OSError):
-        held.bind(f"\0flowckpt/{name}")
-        held.listen(128)
+        held.enter_context(external.socket.socket(external.socket.AF_UNIX)).bind(f"\0flowckpt/{name}/{os.getpid()}")
     return held
 
 
-def find_holder(name: str) -> int | None:
-    """Return the pid of the process that holds a name, 0 if it cannot be seen from here; None if there is none."""
-    with external.socket.socket(external.socket.AF_UNIX) as asking:
-        asking.setblocking(False)
-        try:
-            asking.connect(f"\0flowckpt/{name}")
-        except BlockingIOError:  # too many have asked
-            return 0
-        except OSError:
-            return None
-        credentials = asking.getsockopt(external.socket.SOL_SOCKET, external.socket.SO_PEERCRED, 12)
-    return int.from_bytes(credentials[:4], sys.byteorder)
+def find_holders(name: str) -> list[int]:
+    """Return the pids, in their own PID namespaces, of the processes that have taken a name that is still held."""
+    try:
+        held = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    found = (line.rpartition(f" @flowckpt/{name}/")[2] for line in held)
+    return [int(pid) for pid in found if pid.isdecimal()]
 
 
 def find_marked(variable: str) -> list[int] | None:

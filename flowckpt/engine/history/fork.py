@@ -24,7 +24,7 @@ from flowckpt.core.identity.secrets import KnownSecrets, refuse_secrets
 from flowckpt.core.records import CheckpointData, History, Reason, Status, StepResult, generation
 from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.listing import ROLLED_BACK, STARTED_BY, refuse_task
-from flowckpt.core.records.wait import ENDED
+from flowckpt.core.records.wait import ENDED, birth_of
 from flowckpt.core.replay import Answer, Command, Crash, Replay
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
@@ -141,9 +141,9 @@ def _edit_result(step: Step[Any], result: StepResult, edit: Edit, secrets: Known
     action = step.action
     annotation, call = output_annotation(action), identify(action, secrets, step.modifiers.version)
     value = edit(action.answers if isinstance(action, WorldAction) else annotation)
-    if isinstance(action, NowAction) and value.tzinfo is None:
-        problem = f"the time {value.isoformat()} for step {result.path!r} has no time zone"
-        raise InputError(problem, parameter=result.path, remedy=f"Add it, such as {value.isoformat()}Z for UTC.")
+    if isinstance(action, NowAction) and getattr(value, "tzinfo", None) is None:
+        problem = f"the output of step {result.path!r} must be a time with its time zone, not {value!s:.80}"
+        raise InputError(problem, parameter=result.path, remedy="Add the zone, such as Z for UTC.")
     tree = codec.encode(value, annotation, place=f"{result.path}: output")
     refuse_secrets(tree, secrets, f"{result.path}: output")
     made = attrs.evolve(
@@ -448,8 +448,9 @@ async def _keep_doubts(
     in_flight = tuple(each for each in dict.fromkeys((*data.in_flight, *newest.in_flight)) if each not in paths)
     _, runners = await note_runners(store, source_id, newest, is_stolen=await store.owner(source_id) is not None)
     once = {path: name for path, name in newest.metadata.get(STARTED_ONCE, {}).items() if path in in_flight}
+    birth = birth_of(newest.metadata) or source_id
     for path in once:
-        at_work = [identify_process(pid) for pid in find_at_work(source_id, path) or () if pid]
+        at_work = [identify_process(pid) for pid in find_at_work(birth, path) or ()]
         runners[path] = [*runners.get(path, ()), *at_work]
     noted = {path: processes for path, processes in runners.items() if processes and path in in_flight}
     metadata = add_runners({**data.metadata, STARTED_ONCE: once} if once else data.metadata, noted)

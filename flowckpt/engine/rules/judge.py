@@ -385,7 +385,7 @@ def _find_other_end(step: Step[Any], result: StepResult) -> str:
             return "max_output: the recorded output was cut at a lower limit" if is_cut else ""
         if action.step_type == "wait" and not result.signal and "edited" not in result.marks:
             return _find_other_default(action, result)
-        if action.step_type == "approval":
+        if action.step_type == "approval" and "edited" not in result.marks:
             return _find_other_rejection(step, result)
     except (DecodingError, EncodingError):  # that it does not fit is another reason
         pass

@@ -170,6 +170,7 @@ class ResumePolicy(FieldEquality):
         is_forced: whether to run again what would stop a resume: stale results, steps in doubt, and everything from the
             place where the workflow yields another step than the recorded one.
         runners: the processes of earlier owners that may still be running a step in doubt, by path.
+        birth: the `birth` of the run, by which processes are found that still run its steps.
         settled: decisions about steps in doubt, by path.
         takes_cached: whether steps with `.cache()` may take results of other runs.
     """
@@ -181,6 +182,7 @@ class ResumePolicy(FieldEquality):
     from_path: str = ""
     is_forced: bool = False
     runners: Mapping[str, Sequence[ProcessIdentity]] = attrs.field(factory=dict)
+    birth: str = ""
     settled: Mapping[str, Settled] = attrs.field(factory=dict)
     takes_cached: bool = True
 

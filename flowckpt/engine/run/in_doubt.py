@@ -229,7 +229,7 @@ def _describe_runner(policy: ResumePolicy, workflow_id: str, step: Step[Any], pa
     if is_left_running(workflow_id, path):
         return ", and its function still runs after the timeout"
     what = "command" if step.action.is_command else "worker"
-    pids = find_at_work(workflow_id, path)
+    pids = find_at_work(policy.birth, path)
     if pids is None and (step.action.is_command or step.modifiers.placement is not None):
         return f", and its {what} may still be running"
     return f", and its {what} still runs (process {join_names([*map(str, pids)], 3)})" if pids else ""

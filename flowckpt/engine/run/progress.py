@@ -25,6 +25,7 @@ from flowckpt.core.codec.results import encode_time
 from flowckpt.core.dsl.checks import check_published_name
 from flowckpt.core.identity.secrets import refuse_secrets
 from flowckpt.core.records import PartialState, Reason
+from flowckpt.core.records.wait import birth_of
 from flowckpt.core.system.blocking import blocking_allowed, finish_despite_cancel
 from flowckpt.engine.run.notify import events
 from flowckpt.errors import EncodingError, FlowckptError
@@ -390,6 +391,11 @@ class RunServices(PartialSaves):
     def workflow_id(self) -> str:
         """The run."""
         return self.recorder.checkpointer.run.workflow_id
+
+    @property
+    def birth(self) -> str:
+        """The `birth` of the run, or its id if it has none."""
+        return birth_of(self.recorder.checkpointer.metadata) or self.workflow_id
 
     @cached_property
     def _reporting(self) -> Reporting:

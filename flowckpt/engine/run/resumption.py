@@ -13,7 +13,7 @@ from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.identity.fingerprint import step_fingerprint
 from flowckpt.core.records import CheckpointData, History, HistoryView, Status, StepError, StepResult
 from flowckpt.core.records.listing import IMPORTED
-from flowckpt.core.records.wait import TAKEN, open_waits, sent_to, waits_in
+from flowckpt.core.records.wait import TAKEN, birth_of, open_waits, sent_to, waits_in
 from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.functions import versions_of
 from flowckpt.core.system.process import ProcessIdentity, current_process, is_alive
@@ -283,7 +283,8 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     bound = rebind_recorded(workflow, latest, inputs)
     view: HistoryView = as_view(latest.step_results)
     superseded = Superseded(latest.metadata)
-    policy = _resolve_from_step(attrs.evolve(options.policy, runners=runners), workflow_id, latest, superseded)
+    policy = attrs.evolve(options.policy, runners=runners, birth=birth_of(latest.metadata) or workflow_id)
+    policy = _resolve_from_step(policy, workflow_id, latest, superseded)
     _refuse_unknown_decisions(policy, workflow_id, latest, superseded)
     cut, history, undone = _split_history(latest, view, policy, drops_answers=drops_answers)
     if cut:

@@ -486,7 +486,7 @@ class Session:
             plan = await dry.planner.make_plan(
                 self._workflow, self._workflow_id, resumption, claims, self._ports.store, self._ports.world.clock
             )
-            undo.plan_resume.refuse_needless(plan, judge.policy)
+            undo.plan_resume.refuse_needless(plan, resumption)
             if is_completed and plan.is_nothing_to_do and (not plan.ends_at or resumption.bound.missing):
                 return RecordedEnd(self._workflow, self._workflow_id, latest)
             if is_completed and latest.metadata.get(IMPORTED) is True:  # the run continues after its import

@@ -172,7 +172,7 @@ class FanOut(CompositeRun):
             self.context.recorder.aside.dropped += [*gone, enter.result]
             self._answers[index] = None
             again = self._make_member(attrs.evolve(enter, result=None, nested=kept))
-            await again.look_back()  # refuses the resume before anything runs
+            await again.look_back()  # refuses a step in doubt before a member runs
             self._unended.append((index, again))
         self._stopped = []
 

@@ -18,8 +18,9 @@ from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.engine.dry.planner import make_plan
 from flowckpt.engine.rules.crash_loop import limit_of
 from flowckpt.engine.rules.plan import Decision, ResumePlan
-from flowckpt.engine.rules.reasons import MAX_CRASHES, ReasonKind, ResumePolicy
+from flowckpt.engine.rules.reasons import MAX_CRASHES, ReasonKind
 from flowckpt.engine.run.resumption import (
+    Resumption,
     crash_loop_error,
     find_crash_loop,
     needless_decision_error,
@@ -96,7 +97,7 @@ async def plan_resume(  # noqa: PLR0913 - the run, its ports, and the options of
         if latest.status is Status.COMPLETED and latest.metadata.get(IMPORTED) is True and not plan.is_nothing_to_do:
             resumption = await read(drops_answers=True)
             plan = await make_plan(workflow, workflow_id, resumption, claims, store, clock)
-        refuse_needless(plan, resumption.judge.policy)
+        refuse_needless(plan, resumption)
         reports = resumption.judge.reports
     if not (options.force or options.steal):
         most = limit_of(latest.metadata, options.max_crashes, max_crashes)
@@ -106,16 +107,18 @@ async def plan_resume(  # noqa: PLR0913 - the run, its ports, and the options of
     return PlannedResume(plan, reports, claims)
 
 
-def refuse_needless(plan: ResumePlan, policy: ResumePolicy) -> None:
+def refuse_needless(plan: ResumePlan, resumption: Resumption) -> None:
     """Refuse a decision about a step that is not in doubt.
 
     Args:
         plan: the plan.
-        policy: the policy of the resume, with the decisions.
+        resumption: the record, with the policy of the resume and its decisions.
 
     Raises:
         InputError: a decision would not count: its step would be reused, is stale itself, or simply runs again.
     """
+    policy = resumption.judge.policy
+    failed = {each.path for each in resumption.history.results if not each.success} if policy.settled else ()
     for path in policy.settled:
         planned = plan.step(path)
         if planned is None:
@@ -127,7 +130,7 @@ def refuse_needless(plan: ResumePlan, policy: ResumePolicy) -> None:
                 remedy="Leave out --done and --not-done. To set its output instead, fork the run with --set.",
             )
         is_asked = policy.reruns_what_follows or any(each.kind is ReasonKind.STARTED for each in planned.reasons)
-        if planned.decision in (Decision.REUSE, Decision.RERUN) and not is_asked:
+        if planned.decision in (Decision.REUSE, Decision.RERUN) and not is_asked and path not in failed:
             doubtful = [each.path for each in plan.steps if each.decision is Decision.IN_DOUBT]
             raise needless_decision_error(policy, plan.workflow_id, path, doubtful)
 

@@ -169,6 +169,7 @@ class StepSnapshot(NamedTuple):
         may_be_old: whether the executor may run the step again by itself, so that the step asks the engine for its
             state.
         baggage: the parcel of `StepBaggage`; empty for none.
+        mark: the name that the worker holds while it runs the step.
     """
 
     executor: str
@@ -177,6 +178,7 @@ class StepSnapshot(NamedTuple):
     state: tuple[Any, ...]
     may_be_old: bool
     baggage: bytes = b""
+    mark: str = ""
 
 
 class RemoteStepServices(StepServices):
@@ -192,7 +194,7 @@ class RemoteStepServices(StepServices):
         self._way = way
         self._uplink: Uplink | None = None
         self._state = snapshot.state
-        self.baggage = snapshot.baggage
+        self.baggage, self.mark = snapshot.baggage, snapshot.mark
         self._has_state = not snapshot.may_be_old or way is None
         self._process = os.getpid()
         self._is_closed = False

@@ -30,7 +30,7 @@ from flowckpt.errors import (
     WorkerDiedError,
 )
 from flowckpt.evidence.verifier import run_with_limit
-from flowckpt.execution.current_step import CurrentStep, StepCall, ended_try_error, step_baggage
+from flowckpt.execution.current_step import CurrentStep, StepCall, ended_try_error, mark_of_step, step_baggage
 from flowckpt.execution.errors import RemoteError, text_of
 from flowckpt.execution.executors.base import (
     HearsWork,
@@ -447,7 +447,8 @@ class RunExecutor:
         most_tries = 1 if retry is None else retry.attempts
         baggage, state = step_baggage.get(), services.find_state(call.path)
         parcel = b"" if baggage is None else baggage.parcel
-        return StepSnapshot(self.name, most_tries, services.is_followed, state, repeats_work(executor), parcel)
+        mark = mark_of_step(services.birth, call.path)
+        return StepSnapshot(self.name, most_tries, services.is_followed, state, repeats_work(executor), parcel, mark)
 
     async def _submit(
         self, executor: Executor, parcel: bytes | PythonAction, call: StepCall, interrupts: Interrupts

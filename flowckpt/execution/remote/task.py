@@ -35,7 +35,7 @@ from flowckpt.core.system import external
 from flowckpt.core.system.declared import module_name, type_name
 from flowckpt.core.system.process import hold_name
 from flowckpt.errors import NotSendableError
-from flowckpt.execution.current_step import CurrentStep, StepCall, mark_of_step, set_call
+from flowckpt.execution.current_step import CurrentStep, StepCall, set_call
 from flowckpt.execution.errors import read_retry_after, record_error, text_of
 from flowckpt.execution.executors.base import WayUp, way_up
 from flowckpt.execution.remote import LOADED_FROM_FILE, Loading
@@ -114,7 +114,7 @@ def _load(name: str, file: str) -> ModuleType:
     return module
 
 
-FORM = 6
+FORM = 7
 """The version of the format of parcels and answers; both ends must have the same."""
 
 
@@ -280,7 +280,7 @@ def work(parcel: bytes) -> bytes:
     token = set_call(now)
     try:
         # By its name, a resume finds a worker that has outlived its engine.
-        with hold_name(mark_of_step(now.workflow_id, path)), _unpickle_context(services.baggage):
+        with hold_name(services.mark), _unpickle_context(services.baggage):
             value = function(*args, **kwargs)
             if inspect.isawaitable(value):
                 value = asyncio.run(await_value(value))

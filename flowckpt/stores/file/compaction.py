@@ -278,11 +278,6 @@ def is_worthwhile(directory: Directory, workflow_id: str, attempts: Attempts, se
         attempts: the records of the run.
         seals: the seals of the store.
         is_forced: whether any gain is enough.
-
-    Raises:
-        CheckpointCorruptedError: a message is damaged.
-        UnauthenticatedRecordError: a message was written without the store's key.
-        WrongKeyError: a message was sealed with a missing key.
     """
     if attempts.by_number and find_old_seals(directory, workflow_id, seals):
         return True

@@ -8,6 +8,7 @@ keys, each by a rename.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from flowckpt.core.records.checkpoint import SCHEMA_VERSION
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.filesystem import Directory, open_if_there, write_all
 from flowckpt.core.system.ids import new_token
-from flowckpt.errors import CheckpointCorruptedError
+from flowckpt.errors import CheckpointCorruptedError, UnauthenticatedRecordError, WrongKeyError
 from flowckpt.stores.file.directory import make_folder, read_file, sweep_abandoned, temporary_file, write_new
 from flowckpt.stores.file.layout import NOT_OURS, SIGNALS, is_signal, signal_name
 from flowckpt.stores.log import segment as lines
@@ -26,6 +27,8 @@ from flowckpt.stores.runs_base import refused_as_encoding_error
 
 if TYPE_CHECKING:
     from flowckpt.stores.log.sealing.lines import LineSeal
+
+_UNREADABLE = (CheckpointCorruptedError, UnauthenticatedRecordError, WrongKeyError)
 
 _LIST_TRIES = 5
 """Maximum attempts to list the messages while others remove some of them."""
@@ -61,15 +64,12 @@ def read_signals(run: Directory, workflow_id: str, seals: Seals) -> list[Signal]
 def find_old_seals(run: Directory, workflow_id: str, seals: Seals) -> list[tuple[Signal, Seals]]:
     """Return the messages of older keys, each with the seals to write it with: what is encrypted stays encrypted.
 
-    Raises:
-        CheckpointCorruptedError: a message is damaged.
-        UnauthenticatedRecordError: a message was written without the store's key.
-        WrongKeyError: a message was sealed with a missing key.
+    A message that cannot be read is left as it is, for the check to report.
     """
     if not seals.has_key:
         return []
     found: list[tuple[Signal, Seals]] = []
-    for signal, seal in _read_with_seals(run, workflow_id, seals):
+    for signal, seal in _read_with_seals(run, workflow_id, seals, skips_damaged=True):
         newer = seals.choose_pack_seals([seal])
         if seal is not None and not newer.is_current(seal):  # what no key has sealed is not made authentic here
             found.append((signal, newer))
@@ -77,7 +77,7 @@ def find_old_seals(run: Directory, workflow_id: str, seals: Seals) -> list[tuple
 
 
 def reseal_signals(run: Directory, workflow_id: str, seals: Seals) -> None:
-    """Seal the messages of older keys again, durably, in the directory of an owned run; raises as `find_old_seals`."""
+    """Seal the messages of older keys again, durably, in the directory of an owned run."""
     if not (found := find_old_seals(run, workflow_id, seals)):
         return
     with run.open(SIGNALS) as directory:
@@ -94,7 +94,9 @@ def reseal_signals(run: Directory, workflow_id: str, seals: Seals) -> None:
         directory.sync()
 
 
-def _read_with_seals(run: Directory, workflow_id: str, seals: Seals) -> list[tuple[Signal, LineSeal | None]]:
+def _read_with_seals(
+    run: Directory, workflow_id: str, seals: Seals, *, skips_damaged: bool = False
+) -> list[tuple[Signal, LineSeal | None]]:
     if not run.exists(SIGNALS):
         return []
     with run.open(SIGNALS) as directory:
@@ -102,16 +104,19 @@ def _read_with_seals(run: Directory, workflow_id: str, seals: Seals) -> list[tup
         for _ in range(_LIST_TRIES):
             found, has_lost_one = [], False
             for name in filter(is_signal, directory.names()):
-                try:
-                    content = read_file(directory, name)
-                except FileNotFoundError:  # removed meanwhile, perhaps replaced by one that is not in the listing yet
-                    has_lost_one = True
-                    continue
-                except OSError as error:
-                    if error.errno not in NOT_OURS:
-                        raise
-                    raise _damage_error(workflow_id, name, f"it cannot be read: {error.strerror}") from error
-                found.append(_decode_signal(content, workflow_id, name, seals))
+                with contextlib.suppress(*_UNREADABLE if skips_damaged else ()):
+                    try:
+                        content = read_file(directory, name)
+                    except (
+                        FileNotFoundError
+                    ):  # removed meanwhile, perhaps replaced by one that is not in the listing yet
+                        has_lost_one = True
+                        continue
+                    except OSError as error:
+                        if error.errno not in NOT_OURS:
+                            raise
+                        raise _damage_error(workflow_id, name, f"it cannot be read: {error.strerror}") from error
+                    found.append(_decode_signal(content, workflow_id, name, seals))
             if not has_lost_one:
                 break
     return found
