@@ -12,8 +12,9 @@ from flowckpt.core.codec.results import append_result, as_view, encode_time
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.identity.fingerprint import step_fingerprint
 from flowckpt.core.records import CheckpointData, History, HistoryView, Status, StepError, StepResult
+from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.listing import IMPORTED
-from flowckpt.core.records.wait import TAKEN, birth_of, open_waits, sent_to, waits_in
+from flowckpt.core.records.wait import TAKEN, open_waits, sent_to, waits_in
 from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.functions import versions_of
 from flowckpt.core.system.process import ProcessIdentity, current_process, is_alive
@@ -281,9 +282,8 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     check_workflow_name(workflow, workflow_id, latest)
     latest, runners = await note_runners(store, workflow_id, latest, is_stolen=options.steal)
     bound = rebind_recorded(workflow, latest, inputs)
-    view: HistoryView = as_view(latest.step_results)
-    superseded = Superseded(latest.metadata)
-    policy = attrs.evolve(options.policy, runners=runners, birth=birth_of(latest.metadata) or workflow_id)
+    view, superseded = as_view(latest.step_results), Superseded(latest.metadata)
+    policy = attrs.evolve(options.policy, runners=runners, birth=latest.metadata.get(BIRTH) or workflow_id)
     policy = _resolve_from_step(policy, workflow_id, latest, superseded)
     _refuse_unknown_decisions(policy, workflow_id, latest, superseded)
     cut, history, undone = _split_history(latest, view, policy, drops_answers=drops_answers)
