@@ -234,8 +234,8 @@ class Command(click.Command):
 
     allow_extra_args = True  # so that `parse_args` can say what is wrong with one
 
-    def __init__(self, *, help: str, **how: Any) -> None:  # noqa: A002 - as click names it
-        about, _, examples = inspect.cleandoc(help).partition("\n\nExamples:\n")
+    def __init__(self, *, help: str | None = None, **how: Any) -> None:  # noqa: A002 - as click names it
+        about, _, examples = inspect.cleandoc(help or "").partition("\n\nExamples:\n")
         super().__init__(help=about, epilog=f"\b\nExamples:\n{examples}", **how)
         kinds = [each.type for each in self.params if isinstance(each.type, RunName)]
         if kinds:

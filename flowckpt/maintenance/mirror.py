@@ -524,6 +524,8 @@ class MirroredStore(StoreBase):
                 await self._clear_mirror(workflow_id)
             elif not await self._jobs.done(partial(self._clear_mirror, workflow_id)):
                 raise CheckpointStorageError("it does not answer")
+        except RunLockedError:  # by its owner, as in the primary
+            raise
         except FlowckptError as error:
             if self._fails_with_mirror:
                 raise self._mirror_error(workflow_id, error) from error

@@ -552,6 +552,14 @@ def test_a_cancel_names_what_the_first_of_two_crashes_left(flowckpt, tmp_path):
     assert flowckpt("cancel", "one", "--json").expect(0).document["in_doubt"] == ["do0", "do1", "do2"]
 
 
+@pytest.mark.parametrize("between", [("tag", "one", "day=monday"), ("rollback", "one", "@started")], ids=str)
+def test_a_tag_or_a_rollback_after_a_crash_forgets_no_step_whose_effect_is_unknown(flowckpt, tmp_path, between):
+    (tmp_path / "trip.py").write_text(DYING)
+    flowckpt("run", "trip.py", "--id", "one", DIES_AT="do 2").expect(-signal.SIGKILL)
+    flowckpt(*between).expect(0)
+    assert flowckpt("cancel", "one", "--json").expect(0).document["in_doubt"] == ["do2"]
+
+
 # --- somebody may still be doing it -----------------------------------------------------------------------------------
 
 
@@ -740,13 +748,13 @@ def test_a_fork_does_not_do_what_its_source_is_doing_at_this_moment(flowckpt, tm
     owner = flowckpt.start("run", "pay.py:seeing", "-i", "early=false", "--id", "one")
     try:
         flowckpt.wait_for("pay")
-        (tmp_path / "quick").touch()
         flowckpt("fork", "one", "--id", "two").expect(0)
         assert f"process {owner.pid} on" in flowckpt("resume", "two").expect(15).err
         assert flowckpt.log() == ["pay"]
     finally:
         owner.kill()
         owner.communicate()
+    (tmp_path / "quick").touch()
     flowckpt("resume", "two").expect(0)
     assert flowckpt.log() == ["pay", "pay"]
 

@@ -629,6 +629,17 @@ def test_a_cleared_run_goes_from_both_stores_and_a_pruned_one_stays_in_the_mirro
     assert asyncio.run(mirror.load_latest(RUN)).output == 5
 
 
+@pytest.mark.parametrize("policy", ["fail", "continue"])
+def test_a_live_run_is_not_cleared_and_no_fault_of_the_mirror(policy, tmp_path):
+    places = tmp_path / "primary", tmp_path / "mirror"
+    owner, other = (MirroredStore(*map(FileCheckpointStore, places), policy) for _ in range(2))
+    asyncio.run(owner.save(RUN, checkpoint(1, results("a"))))
+    with pytest.raises(RunLockedError):
+        asyncio.run(other.clear(RUN))
+    asyncio.run(owner.release(RUN))
+    assert record(owner) == record(FileCheckpointStore(places[1]))
+
+
 def test_a_run_that_only_the_mirror_has_whole_is_not_removed_there(caplog):
     primary, mirror = MemoryCheckpointStore(), MemoryCheckpointStore()
     WorkflowEngine(mirror).run_sync(squares, workflow_id=RUN)

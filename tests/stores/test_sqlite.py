@@ -99,13 +99,21 @@ def test_looking_into_a_file_that_is_not_there_makes_none(store, path):
     assert not path.exists()
 
 
-def test_files_are_for_their_owner_alone(tmp_path):
-    store = SqliteCheckpointStore(tmp_path / "deep" / "er" / "runs.db")
+@pytest.mark.parametrize("is_link", [False, True])
+def test_files_are_for_their_owner_alone(tmp_path, is_link):
+    path = tmp_path / "deep" / "er" / "runs.db"
+    if is_link:
+        path.parent.mkdir(parents=True, mode=0o700)
+        path.parent.parent.chmod(0o700)
+        path.symlink_to(path.with_name("real.db"))
+    store = SqliteCheckpointStore(path)
     store.runs.save(RUN, checkpoint())
     assert store.path.stat().st_mode & 0o777 == 0o600
     assert store.path.parent.stat().st_mode & 0o777 == 0o700
     for beside in store.path.parent.iterdir():
         assert beside.stat().st_mode & 0o077 == 0
+    store.note_started(RUN, "step")
+    assert not (path.parent / "runs.db-begun").exists() or not is_link, "notes are beside the file itself"
     store.close()
 
 

@@ -27,7 +27,7 @@ from flowckpt.engine.rules.judge import evidence_reasons
 from flowckpt.engine.rules.paths import ROLLBACK, find_undone_in_races, root_failures, step_of, undone_paths
 from flowckpt.engine.run.lease import hold_lease, require_run, save_after
 from flowckpt.engine.run.notify import answer_documents
-from flowckpt.engine.run.resumption import drop_reusable
+from flowckpt.engine.run.resumption import drop_reusable, list_in_flight
 from flowckpt.engine.values.failures import read_answer
 from flowckpt.engine.values.inputs import rebind_recorded
 from flowckpt.engine.values.options import RunOptions
@@ -334,6 +334,7 @@ async def roll_back(
             status=Status.SUSPENDED,
             evidence=answers,
             snapshot=target.held_snapshot,
+            in_flight=await list_in_flight(store, workflow_id, latest),
             partial=target.partial,
             metadata={**restore_waits(metadata, target.metadata, dropped), ROLLED_BACK: place},
             output=None,

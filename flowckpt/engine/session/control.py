@@ -20,7 +20,7 @@ from flowckpt.engine.rules.crash_loop import list_crash_sites
 from flowckpt.engine.rules.paths import ROLLBACK, find_not_yielded, find_unended, step_of
 from flowckpt.engine.run.inbox import change_tags, make_cancel_request, remove_cancel_requests
 from flowckpt.engine.run.lease import find_live_interrupts, hold_lease, require_run, save_after
-from flowckpt.engine.run.resumption import count_crashes, read_started_steps
+from flowckpt.engine.run.resumption import count_crashes, list_in_flight, read_started_steps
 from flowckpt.engine.undo.compensate import check_cancel, drop_unfinished, note_failed_step
 from flowckpt.engine.values.superseded import Superseded
 from flowckpt.errors import InputError, RequestPendingError, RunLockedError
@@ -241,7 +241,10 @@ async def tag_run(
             count = await count_crashes(store, lease, latest, started)
             before = attrs.evolve(count, count=max(count.count - 1, 0))
             metadata = before.add_to_metadata(metadata, results=len(latest.step_results), partial=latest.partial)
-        return await save_after(store, clock, lease, latest, "@tagged", evidence=(), metadata=metadata)
+        in_flight = await list_in_flight(store, workflow_id, latest)
+        return await save_after(
+            store, clock, lease, latest, "@tagged", evidence=(), metadata=metadata, in_flight=in_flight
+        )
 
 
 async def checkpoint_run(

@@ -120,7 +120,7 @@ def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem |
     # SQLite would make it readable by all users, and so its journal. An existing file must not be opened here: closing
     # any descriptor of a file drops the locks that this process has on it.
     with _making, contextlib.suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        os.close(os.open(path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     _copy_mode_to_wal(path)
     connection = _open(path)
     with closed_on_error(connection):

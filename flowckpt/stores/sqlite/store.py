@@ -99,6 +99,7 @@ class NoteFiles:
     """
 
     def __init__(self, database: Path) -> None:
+        database = database.resolve()  # one place, whatever links lead to the database
         self.path = database.with_name(f"{database.name}-begun")
         self.filesystem = PosixFileSystem()
 
