@@ -38,6 +38,13 @@ MAKING = "import dataclasses\ndef make(k):\n    @dataclasses.dataclass\n    clas
 LIMITED = "def make(k):\n    class M:\n        limit = k\n        @classmethod\n        def f(cls, n):\n            return n * cls.limit\n    return M\n"
 
 EDITS = {  # the body, what is edited and how, the argument, other files
+    "the values of a dictionary in a loop": ("M = {'a': {}}\nfor k, m in M.items():\n    m['r'] = 3\ndef f(x):\n    return M\n", "= 3", "= 4", "10", {}),
+    "the numbered elements in nested loops": ("M = [[{}]]\nfor i, row in enumerate(M):\n    for m in row:\n        m['r'] = 3\ndef f(x):\n    return M\n", "= 3", "= 4", "10", {}),
+    "several values in a loop": ("A, B = {}, {}\nfor m in (A, B):\n    m['r'] = 3\ndef f(x):\n    return A\n", "= 3", "= 4", "10", {}),
+    "a part under another name": ("C = {'train': {}}\nT: dict = C['train']\nT['lr'] = 3\ndef f(x):\n    return C\n", "= 3", "= 4", "10", {}),
+    "an attribute under another name": ("from other import cfg\nC = cfg.__dict__\nC['lr'] = 3\ndef f(x):\n    return x * cfg.lr\n", "= 3", "= 4", "10", {"other.py": DEFAULTS}),
+    "a value that is set and returned": ("C = {}\nR = C.setdefault('r', 3)\ndef f(x):\n    return C\n", ", 3", ", 4", "10", {}),
+    "a value that is taken out": ("C = {'k': [1, 2, 3]}\n_ = C['k'].pop(1)\ndef f(x):\n    return C\n", "(1)", "(0)", "10", {}),
     "a helper beside a module for another Python": ("try:\n    from new import g\nexcept SyntaxError:\n    from other import g\ndef f(x):\n    return g(x)\n", "x * 3", "x * 4", "10", {"new.py": "def g(: pass\n", "other.py": "def g(x):\n    return x * 3\n"}),
     "a module that cannot be parsed": ("try:\n    import new\nexcept SyntaxError:\n    new = None\ndef f(x):\n    return new and new.R\n", "R = 3 3", "R = 3", "10", {"new.py": "R = 3 3\n"}),
     "a submodule that the function imports": ("def f(x):\n    import pk.a\n    return pk.a.g(x)\n", "x * 3", "x * 4", "10", {"pk/__init__.py": "", "pk/a.py": "def g(x):\n    return x * 3\n"}),
@@ -100,6 +107,8 @@ EDITS = {  # the body, what is edited and how, the argument, other files
 }  # fmt: skip
 
 HARMLESS = {
+    "a copy under another name": ("C = {'a': 1}\nT = C.copy()\nT['b'] = 1\ndef f(x):\n    return C\n", "['b'] = 1", "['b'] = 2", "10", {}),
+    "a name that stands for another value now": ("C = {'a': {}}\nT = C['a']\nT = {}\nT['b'] = 1\ndef f(x):\n    return C\n", "['b'] = 1", "['b'] = 2", "10", {}),
     "the set-up of logging": ("import logging\nlog = logging.getLogger('a')\ndef setup():\n    logging.basicConfig(format='%(message)s')\n    log.setLevel(10)\nsetup()\ndef f(x):\n    log.debug(x)\n    return x\n", ")s'", ")s!'", "10", {}),
     "what a try prints": ("try:\n    import json as codec\n    print('json')\nexcept ImportError:\n    codec = None\ndef f(x):\n    return codec.dumps(x)\n", "'json'", "'plain json'", "10", {}),
     "a call that gets a constant": ("import os\nfrom pathlib import Path\nOUT = Path('out')\nos.makedirs(OUT, exist_ok=True)\ndef f(x):\n    return OUT.name\n", "exist_ok=True", "mode=0o700, exist_ok=True", "10", {}),

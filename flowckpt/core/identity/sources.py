@@ -277,7 +277,7 @@ class _Reader:
     stars: list[str] = attrs.field(factory=list)
     modules: set[str] = attrs.field(factory=set)
     extended: dict[str, set[str]] = attrs.field(factory=dict)
-    aliases: dict[str, str] = attrs.field(factory=dict)
+    aliases: dict[str, set[str]] = attrs.field(factory=dict)
 
     def read(self, nodes: tuple[Any, ...]) -> None:
         """Read a statement, which follows the conditions of the `if`s around it."""
@@ -294,9 +294,13 @@ class _Reader:
         self.own |= bound
         if any(map(syntax.is_main_guard, nodes[:-1])):
             changed -= self.imports.keys()
-        aliases = self.aliases
-        aliases.update({name: aliases.get(base, base) for name, base in syntax.find_aliases(statement)})
-        changed |= {aliases[name] for name in changed if name in aliases}
+        aliases, found = self.aliases, syntax.find_aliases(statement)
+        if not nodes[:-1]:
+            for name in bound - found.keys():
+                aliases.pop(name, None)
+        for name, bases in found.items():
+            aliases[name] = {other for base in bases for other in aliases.get(base, {base})}
+        changed = changed.union(*(aliases.get(name, ()) for name in changed))
         for function in syntax.find_called_functions(statement, self.functions):
             assigned, self.extended[function.name] = syntax.find_set_names(function)
             self.own |= assigned

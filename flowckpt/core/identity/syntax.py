@@ -20,9 +20,15 @@ from typing import Any, NamedTuple, TypeAlias
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _DEFINITIONS = (*FUNCTIONS, ast.ClassDef)
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_COMPREHENSIONS = {ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp}
 _CALLABLES = {*FUNCTIONS, ast.Lambda}
 _EXTENDING = {"add", "append", "appendleft", "extend", "insert", "setdefault", "update"}
+_TAKING = {"pop", "popitem", "popleft", "setdefault"}
+"""The methods that change a value and return a part of it."""
+_GIVING = {"get", "items", "pop", "setdefault", "values"}
+"""The methods that return parts of a value."""
+_PASSING = {"enumerate", "iter", "list", "reversed", "sorted", "tuple", "zip"}
+"""The functions that return their arguments, or their items."""
 _SPECIFIERS = {"Field", "attrib", "field", "ib"}
 """The functions that describe a field: of dataclasses, attrs and pydantic."""
 _DEFAULTS = {"default", "default_factory", "factory"}
@@ -186,6 +192,8 @@ def find_bound_names(nodes: Iterable[ast.AST], *, is_cell: bool = False) -> tupl
             elif kind is ast.Expr and type(node.value) is ast.Call:
                 if type(node.value.func) is ast.Attribute and (not is_cell or _is_extending(node.value)):
                     changed.add(_base_name(node.value.func))
+            elif kind is ast.Call and type(node.func) is ast.Attribute and node.func.attr in _TAKING:
+                changed.add(_base_name(node.func))
             elif kind in _PATTERNS:
                 bound.add(node.name or "")
             elif kind is ast.MatchMapping:
@@ -207,11 +215,42 @@ def find_certain_names(statement: ast.stmt) -> set[str]:
     return set() if is_only_annotated else find_bound_names([statement])[0]
 
 
-def find_aliases(statement: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield the names that stand for the value of another name, or for an item of it, with that name."""
-    match statement:
-        case ast.For(target=target, iter=ast.Name(id=base)) | ast.Assign(targets=[target, *_], value=ast.Name(id=base)):
-            yield from ((name, base) for name in find_bound_names([target])[0])
+def find_aliases(statement: ast.AST) -> dict[str, set[str]]:
+    """Return the names that stand for the value of another name, or for a part of it, with those names."""
+    found: dict[str, set[str]] = {}
+    waiting: list[Any] = [statement]
+    for node in waiting:  # the outer statements first
+        if type(node) in _DEFINITIONS:
+            continue
+        pairs: list[tuple[ast.expr, ast.expr]] = []
+        match node:
+            case ast.For(target=ast.expr() as target, iter=ast.Tuple(elts=values) | ast.List(elts=values)):
+                pairs = [(target, value) for value in values]
+            case ast.For(target=target, iter=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
+                pairs = [(target, value)]
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                pairs = [*zip(targets, values, strict=False)]
+            case ast.Assign(targets=targets, value=value):
+                pairs = [(target, value) for target in targets]
+        for target, value in pairs:
+            for name in find_bound_names([target])[0]:
+                found.setdefault(name, set()).update(_find_bases(value))
+        waiting += [each for each in _child_nodes(node) if isinstance(each, ast.stmt | ast.match_case)]
+    return {name: bases for name, bases in found.items() if bases}
+
+
+def _find_bases(value: ast.expr) -> set[str]:
+    """Return the names whose values, or parts of them, an expression stands for."""
+    match value:
+        case ast.Call(func=ast.Attribute(value=inner, attr=method)) if method in _GIVING:
+            return _find_bases(inner)
+        case ast.Call(func=ast.Name(id=function), args=args) if function in _PASSING:
+            return set[str]().union(*map(_find_bases, args))
+        case ast.Attribute(value=inner) | ast.Subscript(value=inner):
+            return _find_bases(inner)
+        case ast.Name(id=name):
+            return {name}
+    return set()
 
 
 def is_main_guard(test: ast.AST) -> bool:
