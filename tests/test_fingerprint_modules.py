@@ -208,6 +208,20 @@ def test_code_that_moves_to_another_module_is_the_same_code(code, tmp_path):
     assert code(project(tmp_path / "b", moved)).fingerprint == before
 
 
+def test_a_function_that_moves_to_where_its_helper_is_another_one_is_not_the_same_code(code, tmp_path):
+    first, last = "def first(x):\n    return clean(x)\n", "def last(x):\n    return clean(x)\n"
+    second = "def second(x):\n    return clean(x)\n"
+    helpers = "def clean(x):\n    return x\n", "def clean(x):\n    return -x\n"
+    flow = "from one import first\nfrom {} import second\nfrom two import last\ndef step(x):\n    return first(x), second(x), last(x)\n"
+    files = {"flow.py": flow.format("one"), "one.py": helpers[0] + first + second, "two.py": helpers[1] + last}
+    moved = {"flow.py": flow.format("two"), "one.py": helpers[0] + first, "two.py": helpers[1] + last + second}
+    before = code(project(tmp_path / "a", files)).fingerprint
+    assert code(project(tmp_path / "b", moved)).fingerprint != before
+    same = {**moved, "two.py": "from one import clean\n" + last + second}
+    before = code(project(tmp_path / "c", {**files, "two.py": "from one import clean\n" + last})).fingerprint
+    assert code(project(tmp_path / "d", same)).fingerprint == before
+
+
 def test_circles_end_and_count(code, tmp_path):
     files = {
         "flow.py": "import one\nfrom one import f as loop\ndef step(x):\n    return one.f(x), loop\n",

@@ -29,7 +29,14 @@ MODULE = "open('rates.py', 'w').write('RATE = 1')\nimport importlib, rates\n_ = 
 LIVE = "%load_ext autoreload\n%autoreload 2"
 HELPERS = "import functools\nRATE = 2\ndef twice(g):\n    @functools.wraps(g)\n    def inner(x): return g(x) * 2\n    return inner\ndef f(x): return x * RATE\n@twice\ndef wrapped(x, by=3): return x + by\nclass T:\n    rate = 4\n    @property\n    def p(self): return 5\n    def m(self): return 6\ndef last(x):\n    return f(x)"
 TABLE = ["T = {}", "def calc(): return T", "T['a'] = 1", "T['b'] = 2"]
+CHOOSING = "if UP:\n    from math import ceil as f\nelse:\n    from math import floor as f"
+YEARS = "def old(): return 1\ndef new(): return 2\nboth = [old, new]\n"
 FRAME = ["rows = [1, 2]", "kept = rows", "rows = kept[1:]", "def calc(): return rows"]
+
+
+def write_module(name, text=HELPERS):
+    return f"_ = open({name + '.py'!r}, 'w').write({text!r})"
+
 
 EDITED = {  # the cells of the run, those of the resume; each in both kinds of kernels
     "a function": (["def helper(): return 1", "def calc(): return helper()"], {0: "def helper(): return 2"}),
@@ -44,6 +51,9 @@ EDITED = {  # the cells of the run, those of the resume; each in both kinds of k
     "a value extended by itself": (["rows = [1]", "rows = rows + [2]", "def calc(): return rows"], {0: "rows = [3]", 1: "rows = rows + [2]"}),
     "a name set in a condition": (["RATE = 1", "if RATE:\n    RATE = 2", CALC], {1: "if RATE:\n    RATE = 3"}),
     "an import": (["from math import floor as f", "def calc(): return f(1.5)"], {0: "from math import ceil as f"}),
+    "the condition of an import": (["UP = 0", CHOOSING, "def calc(): return f(1.5)"], {0: "UP = 1", 1: CHOOSING}),
+    "the function that an alias stands for": ([write_module("years", YEARS), "from years import old as f, both", "def calc(): return f(), len(both)"], {1: "from years import new as f, both"}),
+    "a part under another name": (["T = {'a': {}}", "P = T['a']", "P['r'] = 1", "def calc(): return T"], {2: "P['r'] = 2"}),
     "a module imported in another cell": ([MODULE, "def calc(): return rates.RATE"], {0: MODULE.replace("= 1", "= 22")}),
     "a step in a timed cell": (["%%time\ndef calc(): return 1"], {0: "%%time\ndef calc(): return 2"}),
     "a timed statement": (["%time RATE = 1", CALC], {0: "%time RATE = 2"}),
@@ -62,10 +72,6 @@ HELPED = {  # what the step does with the helpers, and the edit of their file
     "a property": ("h.T().p", "return 5", "return 50"),
     "a constant of a class": ("h.T.rate", "rate = 4", "rate = 40"),
 }
-
-
-def write_module(name, text=HELPERS):
-    return f"_ = open({name + '.py'!r}, 'w').write({text!r})"
 
 
 def list_helped():
@@ -98,6 +104,8 @@ UNEDITED = {  # the cells of the run, those of the resume, the kernels
     "unrelated cells": (["RATE = 1", CALC], ["for x in range(3): pass", "OTHER = 2", "def other(): return OTHER", "1 + 1", "_"], SAME),
     "what cells show": (["rows = [1]", "def calc(): return rows"], ["rows.copy()", "print(rows)", "for x in rows: rows.count(x)", "rows.index(1); rows.copy()"], SAME),
     "runs from a step": (["calls = []", "def calc(): calls.append(1); return eng and len(calls)"], ["calls.clear()", "eng.run_sync(etl)", "eng.run_sync(etl).output"], SAME),
+    "a conditional import again": (["UP = 0", CHOOSING, "def calc(): return f(1.5)"], [CHOOSING, CHOOSING], SAME),
+    "the condition of an import that is not run again": (["UP = 0", CHOOSING, "def calc(): return f(1.5)"], ["UP = 1"], SAME),
     "a counter": (["count = 0", "def calc():\n    global count\n    count += 1\n    return count"], ["count"], SAME),
     "a cell that uses an edited one, not run again": (["RATE = 1", "T = {'r': RATE}", "def calc(): return T"], ["RATE = 2"], SAME),
     "text that another language reads": (["RATE = 1", CALC], ["%%writefile rates.py\nRATE = 2"], SAME),

@@ -37,7 +37,60 @@ CHAINING = "FS = [lambda x: x + 1, lambda x: x * 10]\ndef f(fs):\n    x = 3\n   
 MAKING = "import dataclasses\ndef make(k):\n    @dataclasses.dataclass\n    class M:\n        a: int = 2\n        @classmethod\n        def of(cls, a):\n            return a * k\n        def f(self, n):\n            return n * self.a * k\n    return M\nM = make(3)\n"
 LIMITED = "def make(k):\n    class M:\n        limit = k\n        @classmethod\n        def f(cls, n):\n            return n * cls.limit\n    return M\n"
 
+USING = "def f(x):\n    return x * g(x)\n"
+CHOOSING = "from settings import NEW\nif NEW:\n    from new import g\nelse:\n    from old import g\n" + USING
+TARIFFS = {
+    "new.py": "def g(x):\n    return 3\nRATE = 3\n",
+    "old.py": "def g(x):\n    return 4\nRATE = 4\n",
+    "settings.py": "NEW = True\n",
+}
+TRYING = (
+    "try:\n    import nowhere\n    FAST = True\nexcept ImportError:\n    FAST = False\ndef f(x):\n    return FAST\n"
+)
+CATCHING = (
+    "try:\n    R = int('x')\nexcept ValueError:\n    R = 3\nexcept Exception:\n    R = 4\ndef f(x):\n    return x * R\n"
+)
+YEARS = {
+    "rates.py": "OLD, NEW = 3, 4\ndef of_2023(x):\n    return 3\ndef of_2024(x):\n    return 4\nclass Old:\n    rate = 3\nclass New:\n    rate = 4\n",
+    "checks.py": "from rates import *\ndef check(x):\n    assert of_2023(x) < of_2024(x) and OLD < NEW and Old.rate < New.rate\n",
+}
+ALIASED = "from checks import check\nfrom rates import of_2023 as g\ndef f(x):\n    check(x)\n    return x * g(x)\n"
+SAME_NAMES = {
+    "new.py": "def g(x):\n    return 3\n",
+    "old.py": "def g(x):\n    return 4\n",
+    "checks.py": "import new, old\ndef a_check(x):\n    assert new.g(x) < old.g(x)\n",
+}
+
 EDITS = {  # the body, what is edited and how, the argument, other files
+    "the flag of an import": (CHOOSING, "NEW = True", "NEW = False", "10", TARIFFS),
+    "the condition of an import": (CHOOSING.replace("if NEW", "import sys\nif sys.version_info > (3, 1)"), "(3, 1)", "(30, 1)", "10", TARIFFS),
+    "the condition of an import in a package": ("from pk import g\n" + USING, "PATH", "NO_PATH_AT_ALL", "10", {"pk/__init__.py": "import os\nif os.environ.get('PATH'):\n    from .new import g\nelse:\n    from .old import g\n", "pk/new.py": TARIFFS["new.py"], "pk/old.py": TARIFFS["old.py"]}),
+    "the flag of a star import": ("from settings import NEW\nRATE = 2\nif NEW:\n    from new import *\ndef f(x):\n    return x * RATE\n", "NEW = True", "NEW = False", "10", TARIFFS),
+    "the flag of an import of the standard library": ("NEW = True\nif NEW:\n    from math import floor as g\nelse:\n    from math import ceil as g\ndef f(x):\n    return g(x)\n", "= True", "= False", "1.5", {}),
+    "an import that becomes the fallback": ("try:\n    from math import exp as g\nexcept ImportError:\n    from new import g\n" + USING, "try:\n    from math import exp as g\nexcept ImportError:\n    from new import g\n", "try:\n    from new import g\nexcept ImportError:\n    from math import exp as g\n", "10", TARIFFS),
+    "the import that is tried": (TRYING, "nowhere", "json", "10", {}),
+    "the import that is tried before another one": ("try:\n    import nowhere\n    from new import g\nexcept ImportError:\n    from old import g\n" + USING, "nowhere", "json", "10", TARIFFS),
+    "the import that is tried before an else": ("try:\n    import nowhere\nexcept ImportError:\n    R = 3\nelse:\n    R = 4\ndef f(x):\n    return x * R\n", "nowhere", "json", "10", {}),
+    "a constant that a tried statement reads": ("LIMIT = 3\nR = 1\ntry:\n    assert LIMIT < 5\n    R = 2\nexcept AssertionError:\n    R = 9\ndef f(x):\n    return x * R\n", "LIMIT = 3", "LIMIT = 7", "10", {}),
+    "the class of a handled error": (CATCHING, "ValueError", "KeyError", "10", {}),
+    "the class of an error that another handler handles": (CATCHING.replace("R = 3", "pass").replace("try:", "R = 2\ntry:"), "ValueError", "KeyError", "10", {}),
+    "a line that moves from an if to its else": ("NEW = True\nR = 3\nif NEW:\n    NAME = 'new'\n    R = 4\nelse:\n    NAME = 'old'\ndef f(x):\n    return x * R\n", "    R = 4\nelse:\n    NAME = 'old'\n", "else:\n    NAME = 'old'\n    R = 4\n", "10", {}),
+    "a line that moves from a handler to the else": ("R = 3\ntry:\n    int('x')\nexcept ValueError:\n    R = 4\ndef f(x):\n    return x * R\n", "    R = 4\n", "    pass\nelse:\n    R = 4\n", "10", {}),
+    "the function that an alias stands for": (ALIASED, "of_2023 as g", "of_2024 as g", "10", YEARS),
+    "the function that an alias of a package stands for": (ALIASED.replace("rates import of_2023 as", "pk import"), "of_2023 as g", "of_2024 as g", "10", {**YEARS, "pk/__init__.py": "from rates import of_2023 as g\n"}),
+    "the functions that two aliases stand for": ("from rates import of_2023 as a, of_2024 as b\ndef f(x):\n    return a(x) - b(x)\n", "of_2023 as a, of_2024 as b", "of_2024 as a, of_2023 as b", "10", YEARS),
+    "the constants that two aliases stand for": ("from rates import OLD as a, NEW as b\ndef f(x):\n    return a - b\n", "OLD as a, NEW as b", "NEW as a, OLD as b", "10", YEARS),
+    "the class that an alias stands for": (ALIASED.replace("of_2023 as g", "Old as K").replace("g(x)", "K.rate"), "Old as", "New as", "10", YEARS),
+    "the module of a name that several modules have": ("from new import g\nfrom checks import a_check\ndef f(x):\n    a_check(x)\n    return g(x)\n", "from new import g", "from old import g", "10", SAME_NAMES),
+    "the module that an alias stands for": ("import new as tariff\nfrom checks import a_check\ndef f(x):\n    a_check(x)\n    return tariff.g(x)\n", "import new as", "import old as", "10", SAME_NAMES),
+    "a change that moves above a copy": ("C = {'r': 3}\nM = dict(C)\nC['r'] = 4\ndef f(x):\n    return M\n", "M = dict(C)\nC['r'] = 4\n", "C['r'] = 4\nM = dict(C)\n", "10", {}),
+    "a change that moves above the call that copies": ("C = {'r': 3}\ndef copy(): return dict(C)\nM = copy()\nC['r'] = 4\ndef f(x):\n    return M\n", "M = copy()\nC['r'] = 4\n", "C['r'] = 4\nM = copy()\n", "10", {}),
+    "a change of an imported value that moves above a copy": ("from other import CFG\nM = dict(CFG)\nCFG['r'] = 4\ndef f(x):\n    return M\n", "M = dict(CFG)\nCFG['r'] = 4\n", "CFG['r'] = 4\nM = dict(CFG)\n", "10", {"other.py": DEFAULTS}),
+    "a constant that moves above its use": ("B = 3\nR = B * 10\nB = 4\ndef f(x):\n    return R\n", "R = B * 10\nB = 4\n", "B = 4\nR = B * 10\n", "10", {}),
+    "a constant that moves above a default": ("B = 3\ndef f(x, r=B):\n    return x * r\nB = 4\n", "def f(x, r=B):\n    return x * r\nB = 4\n", "B = 4\ndef f(x, r=B):\n    return x * r\n", "10", {}),
+    "an import that moves below the definition that replaced it": ("from new import g\ndef g(x):\n    return 2\n" + USING, "from new import g\ndef g(x):\n    return 2\n", "def g(x):\n    return 2\nfrom new import g\n", "10", TARIFFS),
+    "a star import that moves below a constant": ("from new import *\nRATE = 2\ndef f(x):\n    return x * RATE\n", "from new import *\nRATE = 2\n", "RATE = 2\nfrom new import *\n", "10", TARIFFS),
+    "a constant of a star import below another one": ("RATE = 2\ntry:\n    from new import *\nexcept ImportError:\n    pass\ndef f(x):\n    return x * RATE\n", "RATE = 3", "RATE = 4", "10", TARIFFS),
     "the values of a dictionary in a loop": ("M = {'a': {}}\nfor k, m in M.items():\n    m['r'] = 3\ndef f(x):\n    return M\n", "= 3", "= 4", "10", {}),
     "the numbered elements in nested loops": ("M = [[{}]]\nfor i, row in enumerate(M):\n    for m in row:\n        m['r'] = 3\ndef f(x):\n    return M\n", "= 3", "= 4", "10", {}),
     "several values in a loop": ("A, B = {}, {}\nfor m in (A, B):\n    m['r'] = 3\ndef f(x):\n    return A\n", "= 3", "= 4", "10", {}),
@@ -107,8 +160,20 @@ EDITS = {  # the body, what is edited and how, the argument, other files
 }  # fmt: skip
 
 HARMLESS = {
+    "sorted imports": ("import sys\nfrom new import g as tariff\nimport os\ndef f(x):\n    return tariff(x), os.sep, sys.byteorder\n", "import sys\nfrom new import g as tariff\nimport os\n", "import os\nimport sys\n\nfrom new import g as tariff\n", "10", TARIFFS),
+    "imports that nothing uses": (CHOOSING, "from settings import NEW\n", "import math as m\nfrom old import RATE as R\nfrom settings import NEW\n", "10", TARIFFS),
+    "definitions in another order": ("A = 1\nC = {}\nC['r'] = A\ndef h(x, a=A):\n    return C\ndef f(x):\n    return h(x)\n", "C = {}\nC['r'] = A\ndef h(x, a=A):\n    return C\n", "def h(x, a=A):\n    return C\nC = {}\nC['r'] = A\n", "10", {}),
+    "the module of a conditional import": (CHOOSING, "from new import g", "from newer import g", "10", {**TARIFFS, "newer.py": TARIFFS["new.py"]}),
+    "the module of a submodule under another name": ("from pk import new as tariff\ndef f(x):\n    return tariff.g(x)\n", "import new as", "import newer as", "10", {"pk/__init__.py": "", "pk/new.py": TARIFFS["new.py"], "pk/newer.py": TARIFFS["new.py"]}),
+    "an import for type checkers only": ("import typing\nfrom new import RATE\ndef f(x: 'RATE'):\n    return x\n", "from new import RATE\n", "if typing.TYPE_CHECKING:\n    from new import RATE\n", "10", TARIFFS),
+    "a narrower error of a failed import": ("try:\n    from nowhere import g\nexcept ImportError:\n    from new import g\n" + USING, "ImportError", "ModuleNotFoundError", "10", TARIFFS),
+    "another name that a try binds": (TRYING.replace("    FAST =", "    N = 1\n    FAST ="), "N = 1", "N = 2", "10", {}),
+    "what is tried before the only definition of a name": ("try:\n    X = len('a')\n    def f(x):\n        return x\nexcept KeyboardInterrupt:\n    pass\n", "'a'", "'ab'", "10", {}),
+    "a table of functions above what they read": ("C = {}\ndef g(): return C['r']\nT = {'g': g}\nC['r'] = 4\ndef f(x):\n    return T['g']()\n", "T = {'g': g}\nC['r'] = 4\n", "C['r'] = 4\nT = {'g': g}\n", "10", {}),
+    "the set-up of a library below its use": ("import logging\nlog = logging.getLogger('a')\nlogging.basicConfig()\ndef f(x):\n    return log.name\n", "log = logging.getLogger('a')\nlogging.basicConfig()\n", "logging.basicConfig()\nlog = logging.getLogger('a')\n", "10", {}),
     "a copy under another name": ("C = {'a': 1}\nT = C.copy()\nT['b'] = 1\ndef f(x):\n    return C\n", "['b'] = 1", "['b'] = 2", "10", {}),
     "a name that stands for another value now": ("C = {'a': {}}\nT = C['a']\nT = {}\nT['b'] = 1\ndef f(x):\n    return C\n", "['b'] = 1", "['b'] = 2", "10", {}),
+    "a comment beside modules that import each other with a star": ("from one import *\ndef f(x):\n    return int(x)\n", "def f", "# f\ndef f", "10", {"one.py": "from two import *\nA = 1\n", "two.py": "from one import *\nB = 1\n"}),
     "the set-up of logging": ("import logging\nlog = logging.getLogger('a')\ndef setup():\n    logging.basicConfig(format='%(message)s')\n    log.setLevel(10)\nsetup()\ndef f(x):\n    log.debug(x)\n    return x\n", ")s'", ")s!'", "10", {}),
     "what a try prints": ("try:\n    import json as codec\n    print('json')\nexcept ImportError:\n    codec = None\ndef f(x):\n    return codec.dumps(x)\n", "'json'", "'plain json'", "10", {}),
     "a call that gets a constant": ("import os\nfrom pathlib import Path\nOUT = Path('out')\nos.makedirs(OUT, exist_ok=True)\ndef f(x):\n    return OUT.name\n", "exist_ok=True", "mode=0o700, exist_ok=True", "10", {}),

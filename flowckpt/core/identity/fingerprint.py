@@ -7,8 +7,12 @@ computed from the source alone (`flowckpt.core.identity.sources` says which belo
 the same files have the same fingerprint in every process and Python version.
 
 - One name may have several definitions (`if`/`else`, `try`/`except`, `TABLE = {}` and then `TABLE["a"] = 1`): all
-  count, in their order, with the conditions of the `if`s around them. A statement that may change the value is one of
-  them, also in a module that imports the name from another one of the project.
+  count, in their order, with their guards: the conditions of the `if`s around them, and what a `try` tries before them.
+  A statement that may change the value is one of them, also in a module that imports the name from another one of the
+  project.
+- If a statement reads a value that a later one changes, the number of the earlier ones counts.
+- Which definition a used name stands for counts where the name does not tell: if the definition has another name
+  (`from x import f as g`), or if definitions of one name in several modules differ. Names of modules do not count.
 - A name that is local to a scope (a parameter, a local variable) is not the module's. In doubt, the definition counts:
   a false alarm can be overruled, a missed change cannot.
 - Definitions in other modules of the project count like those in the same module: through `from x import f`, `x.f`,
@@ -28,7 +32,7 @@ import functools
 import inspect
 import sys
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
@@ -40,6 +44,7 @@ from flowckpt.core.identity import syntax
 from flowckpt.core.identity.sources import (
     CELLS,
     CHANGED,
+    GUARDED_STARS,
     OF_PROCESS,
     Source,
     find_source,
@@ -51,6 +56,8 @@ from flowckpt.core.system.functions import cached_per_function, owner_class, par
 
 FORM = "ast:v1:"
 STEP_FORM = "2:"
+LIBRARY = "import "
+"""Stands before the name of a library's module or function that was reached, in the place of a file."""
 
 
 class Code(NamedTuple):
@@ -147,9 +154,9 @@ class _Walk:
     packages: set[str] = attrs.field(factory=set)
     _root: str = ""
     _entered: dict[Source, set[str]] = attrs.field(factory=dict)
-    _waiting: list[tuple[Source, str]] = attrs.field(factory=list)
     _reached: dict[tuple[str, str], str] = attrs.field(factory=dict)
-    _seen: set[tuple[str, ...]] = attrs.field(factory=set)
+    _resolved: dict[tuple[str, ...], list[tuple[Source, str]]] = attrs.field(factory=dict)
+    _uses: list[tuple[tuple[str, str], str, tuple[str, str], bool]] = attrs.field(factory=list)
 
     def enter(self, source: Source | None, names: tuple[str, ...]) -> None:
         """Start with definitions of a module."""
@@ -170,41 +177,87 @@ class _Walk:
     def texts(self) -> list[str]:
         """Return the texts of all reached definitions, by name; those of one name in the order reached."""
         entered = [(source, sorted(names, key=_by_line)) for source, names in self._entered.items()]
-        self._waiting = [(source, name) for source, names in reversed(entered) for name in reversed(names)]
-        while self._waiting:
-            source, name = self._waiting.pop()
+        waiting = [(source, name) for source, names in reversed(entered) for name in reversed(names)]
+        known = {(source.file, name) for source, name in waiting}
+        while waiting:
+            source, name = waiting.pop()
             if (source.file, name) in self._reached:
                 continue
             text, used, imports = source.read_definition(name)
             self._reached[source.file, name] = text
+            uses = [(dotted, self.resolve(source, *_split(dotted))) for dotted in used]
+            uses += [
+                (each.attribute, self._resolve_import(each.attribute or each.module, each, [])) for each in imports
+            ]
             found: list[tuple[Source, str]] = []
-            for dotted in used:
-                head, *rest = dotted.split(".")
-                found += self.resolve(source, head, rest)
-            for target in imports:
-                found += self._resolve_import(target.attribute or target.module, target, [])
-            self._waiting += reversed(found)
+            for dotted, targets in uses:
+                for target, defined in targets:
+                    is_known = (key := (target.file, defined)) in known
+                    if is_known or defined != dotted:
+                        self._uses.append(((source.file, name), dotted, key, is_known))
+                    if not is_known:
+                        known.add(key)
+                        found.append((target, defined))
+            waiting += reversed(found)
         by_name: dict[str, list[str]] = {}
         for (_, name), text in self._reached.items():
             by_name.setdefault(_without_line(name), []).append(text)
-        if any(file == CELLS for file, _ in self._reached):  # versions of a name, from cells that may run in any order
+        is_ordered = not any(file == CELLS for file, _ in self._reached)
+        if not is_ordered:  # versions of a name, from cells that may run in any order
             by_name = {name: sorted({*found}) for name, found in by_name.items()}
         listed = [f"{name}: {text}" for name in sorted(by_name) for text in by_name[name]]
+        listed += sorted({*self._list_uses(is_ordered=is_ordered)})
         return [*(",".join(map(_without_line, names)) for _, names in entered), *listed] if listed else []
+
+    def _list_uses(self, *, is_ordered: bool) -> Iterator[str]:
+        """Yield which definitions the uses of names stand for, where that does not follow from the names.
+
+        Of several definitions of one name, the first use that leads to another definition stands for the next one.
+
+        Args:
+            is_ordered: whether the definitions of one name have an order, which their numbers tell.
+        """
+        numbers: dict[str, dict[str, int]] = {}
+        for (file, name), text in self._reached.items():
+            if not file.startswith(LIBRARY):
+                known = numbers.setdefault(_without_line(name), {})
+                known.setdefault(text, len(known))
+        for user, dotted, used, is_known in self._uses:
+            names = _without_line(user[1]), _without_line(used[1])
+            parts = [_without_line(each) for each in dotted.split(".")]
+            is_renamed = bool(dotted) and names[1].lstrip(CHANGED) not in parts
+            if is_renamed or (is_ordered and is_known and len(numbers[names[1]]) > 1):
+                of = [numbers[name][self._reached[key]] for name, key in zip(names, (user, used), strict=True)]
+                yield f"{names}: {'.'.join(parts)} {of if is_ordered else ''}"
 
     def resolve(self, source: Source, head: str, rest: list[str]) -> list[tuple[Source, str]]:
         """Return the definitions that a name and its attributes refer to in a module."""
-        if not source.has(head):
-            return self._resolve_unbound(source, head, rest)
-        if (key := (source.file, head, *rest)) in self._seen:  # modules may import each other
-            return []
-        self._seen.add(key)
-        found = [(source, head)] if head in source.definitions else []
-        if (changed := CHANGED + head) in source.definitions and any(
-            target.module and find_source(target.module, self._root) for target in source.imports[head]
-        ):
+        is_bound = source.has(head)
+        if not (is_bound or source.stars):
+            return self._find_in_cells(source, head)
+        if (known := self._resolved.get(key := (source.file, head, *rest))) is not None:
+            return known
+        self._resolved[key] = found = list[tuple[Source, str]]()  # empty until then: modules may import each other
+        if head in source.definitions:
+            found.append((source, head))
+        if head in source.imports:
+            found += self._resolve_imports(source, head, rest)
+        if source.stars:
+            found += self._resolve_stars(source, head, rest)
+        if not (found or is_bound):
+            found += self._find_in_cells(source, head)
+        return found
+
+    def _resolve_imports(self, source: Source, head: str, rest: list[str]) -> list[tuple[Source, str]]:
+        targets, changed = source.imports[head], CHANGED + head
+        found, is_own = list[tuple[Source, str]](), list[bool]()
+        if len(targets) > 1 or changed in source.definitions:
+            is_own = [bool(each.module) and find_source(each.module, self._root) is not None for each in targets]
+        if changed in source.definitions and (any(is_own) or source.is_guarded(changed)):
             found.append((source, changed))
-        for target in source.imports.get(head, ()):
+        if is_own != sorted(is_own):  # libraries count by their names, which tell no order
+            self._reached[source.file, f"{head}?"] = ", ".join(map(str, is_own))
+        for target in targets:
             found += self._resolve_import(head, target, rest)
         return found
 
@@ -214,7 +267,7 @@ class _Walk:
             top = target.module.partition(".")[0]
             if top not in sys.stdlib_module_names and top not in ("", "flowckpt"):
                 self.packages.add(top)
-            self._reached[f"import {target}", head] = str(target)
+            self._reached[f"{LIBRARY}{target}", head] = str(target)
             return []
         name, path = target.module, [target.attribute, *rest] if target.attribute else rest
         while path:
@@ -223,33 +276,48 @@ class _Walk:
                 return self.resolve(source, path[0], path[1:])
             below = find_source(f"{name}.{path[0]}", self._root)
             if below is None:
-                found = self._resolve_unbound(source, path[0], path[1:])
+                found = self._resolve_stars(source, path[0], path[1:]) or self._find_in_cells(source, path[0])
                 return found or self._resolve_all(source)  # an attribute that is not visible in the source
             source, name, path = below, f"{name}.{path[0]}", path[1:]
         return self._resolve_all(source)
 
-    def _resolve_unbound(self, source: Source, head: str, rest: list[str]) -> list[tuple[Source, str]]:
-        """Resolve a name that a module does not bind: from a star import, or from another cell of a notebook."""
+    def _find_in_cells(self, source: Source, head: str) -> list[tuple[Source, str]]:
+        """Return the definitions, in other cells of a notebook, of a name that a source does not bind."""
         found: list[tuple[Source, str]] = []
-        for star in source.stars:
-            other = find_source(star, self._root)
-            if other is not None and (other.has(head) or other.stars) and other is not source:
-                found += self.resolve(other, head, rest)
-        if not found and head in source.scope and not Path(source.file).is_file():
+        if head in source.scope and not Path(source.file).is_file():
             value = source.scope[head]
             for part in parts_of(value) if isinstance(value, FunctionType | type) else ():
                 other, names = locate_part(part)
                 found += [(other, name) for name in names if other is not None and other is not source]
         return found
 
+    def _resolve_stars(self, source: Source, head: str, rest: list[str]) -> list[tuple[Source, str]]:
+        """Resolve a name from the star imports of a module, without those before a statement that certainly binds it."""
+        found: list[tuple[Source, str]] = []
+        bound_at = max((place for place, is_certain in source.places.get(head, ()) if is_certain), default=())
+        for star, place in source.stars.items():
+            other = find_source(star, self._root)
+            if (
+                other is not None
+                and other is not source
+                and (place > bound_at or not source.has(head))
+                and (other.has(head) or other.stars)
+            ):
+                found += self.resolve(other, head, rest)
+        return [*found, (source, GUARDED_STARS)] if found and GUARDED_STARS in source.definitions else found
+
     def _resolve_all(self, source: Source) -> list[tuple[Source, str]]:
-        if (source.file,) in self._seen:
-            return []
-        self._seen.add((source.file,))
-        found = [(source, name) for name in sorted(source.definitions) if name[:1] != CHANGED]
+        if (known := self._resolved.get(key := (source.file,))) is not None:
+            return known
+        self._resolved[key] = found = [(source, name) for name in sorted(source.definitions) if name[:1] != CHANGED]
         for name in sorted(source.imports):
             found += self.resolve(source, name, [])
         return found
+
+
+def _split(dotted: str) -> tuple[str, list[str]]:
+    head, *rest = dotted.split(".")
+    return head, rest
 
 
 def _by_line(name: str) -> tuple[str, list[int]]:
@@ -301,14 +369,16 @@ def has_only_fields(kind: type, fields: Iterable[str]) -> bool:
 
 def _names_metadata(walk: _Walk, source: Source, annotations: list[ast.AST]) -> bool:
     """Return whether `Annotated` is in annotations, or in what the project assigns to a name of them."""
-    waiting = [(source, each) for each in annotations]
+    waiting, seen = [(source, each) for each in annotations], set[int]()
     while waiting:
         source, node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
         for dotted in source.find_used_names((node,))[0]:
-            head, *rest = dotted.split(".")
             if dotted.rpartition(".")[2] == "Annotated":
                 return True
-            for other, name in walk.resolve(source, head, rest):
+            for other, name in walk.resolve(source, *_split(dotted)):
                 values = (getattr(nodes[-1], "value", None) for nodes in other.definitions[name])
                 waiting += [(other, value) for value in values if value is not None]
     return False

@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -49,9 +49,15 @@ from flowckpt.core.system.functions import (
 CELLS = "<cells>"
 """Stands for the file of a notebook."""
 CHANGED = "="
-"""Stands before the name of an import in the definitions of a module: the statements that change the imported value."""
+"""Stands before the name of an import in the definitions of a module: the statements that change the imported value, and
+the guards of the import.
+"""
+GUARDED_STARS = "=*"
+"""The definition that holds the guards of the imports with `*`."""
 OF_PROCESS = f"loaded by {PROCESS_NAME}: "
 """Stands before the text of code that may not be what runs: such code is the same only within this process."""
+Place: TypeAlias = tuple[int, ...]
+"""A line and a column; empty for cells, which may run in any order."""
 _MOST_MODULES = 4096
 _MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -60,7 +66,7 @@ _OWN = str(Path(__file__).resolve().parents[2])
 
 @attrs.frozen(eq=False, repr=False)
 class Source:
-    """The top-level definitions and imports of one module, by name, each with the conditions of the `if`s around it.
+    """The top-level definitions and imports of one module, by name, each with its guards: see `syntax.top_statements`.
 
     Attributes:
         file: the file.
@@ -68,8 +74,8 @@ class Source:
         spec: the `__spec__` of the module, which differs after a reload.
         definitions: the statements that define a name, or change its value.
         imports: the targets of imports that bind a name.
-        stars: the modules imported with `*`.
-        is_imported: whether the module was imported; otherwise only its file is known.
+        stars: the modules imported with `*`, each with its place.
+        places: the places of the statements that bind or change a name, and whether they certainly bind it; empty for cells.
         modules: the full names of the modules that its import imports, possibly with attributes among them.
         is_edited: whether the file was written after the import, so that this is not the source of the code that runs.
         extended: the names whose values a function extends, if the module calls it: what it decorates is a part of them,
@@ -84,8 +90,8 @@ class Source:
     spec: object
     definitions: dict[str, list[tuple[ast.AST, ...]]]
     imports: Mapping[str, list[syntax.Import]] = attrs.field(factory=dict)
-    stars: tuple[str, ...] = ()
-    is_imported: bool = True
+    stars: Mapping[str, Place] = attrs.field(factory=dict)
+    places: Mapping[str, list[tuple[Place, bool]]] = attrs.field(factory=dict)
     modules: frozenset[str] = frozenset()
     is_edited: bool = False
     extended: Mapping[str, set[str]] = attrs.field(factory=dict)
@@ -165,26 +171,73 @@ class Source:
         found = (node for name in names for nodes in self.definitions.get(name, ()) for node in ast.walk(nodes[-1]))
         return any(isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) for node in found)
 
+    def is_guarded(self, name: str) -> bool:
+        """Return whether an import among the definitions of a name has guards."""
+        return any(_is_import(nodes) and nodes[1:] for nodes in self.definitions[name])
+
     def find_used_names(self, nodes: tuple[ast.AST, ...]) -> tuple[set[str], set[syntax.Import]]:
-        """Return the names that a definition uses, and its own imports; see `syntax.find_used_names`."""
-        return syntax.find_used_names(nodes, self.scope)
+        """Return the names that a definition uses and its guards read, and its own imports; see `syntax.find_used_names`."""
+        used, imports = syntax.find_used_names(nodes[-1:], self.scope)
+        if guards := nodes[:-1]:
+            used |= syntax.find_used_names(guards, self.scope, is_run=True)[0]
+        return used, imports
 
     def read_definition(self, name: str) -> tuple[str, tuple[str, ...], tuple[syntax.Import, ...]]:
         """Return the text of the definitions of a name, the dotted names that they use, and their imports."""
         known = self._read_definitions.get(name)
         if known is None:
-            definitions = self.definitions[name]
-            used, inner = set[str](), set[syntax.Import]()
-            for nodes in definitions:
-                names, imports = self.find_used_names(nodes)
-                extended = self.extended.get(name, ())
-                used |= {each for each in names if each.partition(".")[0] not in extended}
-                inner |= imports
-            text = "; ".join(syntax.format_tree(list(nodes)) for nodes in definitions)
-            if self.is_edited or any(map(self._holds_outdated, {each.partition(".")[0] for each in used})):
+            used, inner = self._find_used(name)
+            text = "; ".join(syntax.format_tree([*nodes]) for nodes in self.definitions[name])
+            if self.is_edited or any(map(self._holds_outdated, _heads(used))):
                 text = OF_PROCESS + text
+            text = "; order: ".join([text, *self._describe_order(name)])
             known = self._read_definitions[name] = text, tuple(sorted(used)), tuple(sorted(inner))
         return known
+
+    def _find_used(self, name: str) -> tuple[set[str], set[syntax.Import]]:
+        used, inner, extended = set[str](), set[syntax.Import](), self.extended.get(name, ())
+        for nodes in self.definitions[name]:
+            names, imports = self.find_used_names(nodes)
+            used |= {each for each in names if each.partition(".")[0] not in extended}
+            inner |= imports
+        return used, inner
+
+    def _describe_order(self, name: str) -> list[str]:
+        """Return which values the definitions of a name read before later statements change them; usually none.
+
+        Each has the number of the statements before. What a called function of the module reads is read, too.
+        """
+        found = list[str]()
+        for number, nodes in enumerate(self.definitions[name] if self.places and " " not in name else ()):
+            place = place_of(nodes[-1])
+            passed = {
+                each: before
+                for each, places in self.places.items()
+                if len(places) > 1 and each != name.removeprefix(CHANGED) and any(at > place for at, _ in places)
+                if (before := sum(at < place for at, _ in places))
+            }
+            read = self._find_read_names(nodes) & passed.keys() if passed else ()
+            found += [f"{number} {each} {passed[each]}" for each in sorted(read) if self._is_own(each)]
+        return found
+
+    def _find_read_names(self, nodes: tuple[ast.AST, ...]) -> set[str]:
+        """Return the names whose values a statement may read when it runs, itself or in a function or class that it calls."""
+        found = _heads(syntax.find_used_names(nodes, self.scope, is_run=True)[0])
+        waiting, called = [*(found & syntax.find_called_names(nodes))], set[str]()
+        while waiting:
+            name = waiting.pop()
+            if name not in called and any(syntax.is_definition(each[-1]) for each in self.definitions.get(name, ())):
+                called.add(name)
+                known = self._read_definitions.get(name)
+                waiting += (used := _heads(known[1] if known is not None else self._find_used(name)[0]))
+                found |= used
+        return found
+
+    def _is_own(self, name: str) -> bool:
+        """Return whether a name belongs to the project, and not to a library."""
+        root = project_root(self.file)
+        targets = [each.module for each in self.imports.get(name, ()) if each.module]
+        return name in self.definitions or any(find_source(each, root) for each in targets)
 
     def forget_texts(self) -> None:
         """Read the definitions again when they are needed."""
@@ -216,7 +269,7 @@ class Source:
     def find_changed_names(self, other: Source) -> list[str]:
         """Return the names that another text of the module defines differently."""
         names = {name for source in (self, other) for name in (*source.definitions, *source.imports) if " " not in name}
-        return [name for name in names if self._text_of(name) != other._text_of(name)]
+        return [name for name in names - {GUARDED_STARS} if self._text_of(name) != other._text_of(name)]
 
     def _text_of(self, name: str) -> tuple[str, Any]:
         return syntax.format_tree([[*nodes] for nodes in self.definitions.get(name, ())]), self.imports.get(name)
@@ -250,7 +303,7 @@ def _read_source(file: str, scope: dict[str, Any], *, is_imported: bool = True) 
         try:
             tree = ast.parse(text)
         except SyntaxError:  # for another Python, imported only under a condition: it counts as a whole
-            return Source(file, scope, scope.get("__spec__"), {"": [(ast.Constant(text),)]}, is_imported=is_imported)
+            return Source(file, scope, scope.get("__spec__"), {"": [(ast.Constant(text),)]})
     statements = [*syntax.top_statements(tree.body, ())]
     reader = _Reader(scope)
     reader.functions.update({each.name: each for *_, each in statements if isinstance(each, syntax.FUNCTIONS)})
@@ -259,9 +312,10 @@ def _read_source(file: str, scope: dict[str, Any], *, is_imported: bool = True) 
     spec, was_edited = scope.get("__spec__"), is_imported and is_edited(file, scope)
     parts, states = reader.parts(), dict[str, Any]()
     if is_patchable:
-        states = {name: state_of(scope.get(name)) for name in {*parts["definitions"], *parts["imports"]}}
+        names = {*parts["definitions"], *parts["imports"]}
+        states = {name: state_of(scope.get(name.removeprefix(CHANGED))) for name in names}
     more: dict[str, Any] = {"is_edited": was_edited, "text": text, "status": status, "states": states}
-    return Source(file, scope, spec, **parts, is_imported=is_imported, **more)
+    return Source(file, scope, spec, **parts, **more)
 
 
 @attrs.define(eq=False, repr=False)
@@ -274,28 +328,24 @@ class _Reader:
     definitions: dict[str, list[tuple[ast.AST, ...]]] = attrs.field(factory=dict)
     own: set[str] = attrs.field(factory=set)
     imports: dict[str, list[syntax.Import]] = attrs.field(factory=dict)
-    stars: list[str] = attrs.field(factory=list)
+    stars: dict[str, Place] = attrs.field(factory=dict)
+    places: dict[str, list[tuple[Place, bool]]] = attrs.field(factory=dict)
     modules: set[str] = attrs.field(factory=set)
     extended: dict[str, set[str]] = attrs.field(factory=dict)
     aliases: dict[str, set[str]] = attrs.field(factory=dict)
 
-    def read(self, nodes: tuple[Any, ...]) -> None:
-        """Read a statement, which follows the conditions of the `if`s around it."""
-        if isinstance(statement := nodes[-1], ast.Import | ast.ImportFrom):
-            if not any(syntax.is_type_checking(test) for test in nodes[:-1]):
-                self.modules.update(syntax.imported_modules(statement, self.scope))
-            for name, target in syntax.list_bindings(statement, self.scope):
-                if name == "*":
-                    self.stars.append(target.module)
-                else:
-                    self.imports.setdefault(name, []).append(target)
-            return
+    def read(self, nodes: tuple[Any, ...]) -> ast.AST:
+        """Read a statement, which follows its guards; return the node that stands for it in the definitions."""
+        guards: tuple[ast.AST, ...] = nodes[:-1]
+        statement: ast.AST = nodes[-1]
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            return self._read_import(guards, statement)
         bound, changed = syntax.find_bound_names([statement], is_cell=self.is_cell)
         self.own |= bound
-        if any(map(syntax.is_main_guard, nodes[:-1])):
+        if any(map(syntax.is_main_guard, guards)):
             changed -= self.imports.keys()
         aliases, found = self.aliases, syntax.find_aliases(statement)
-        if not nodes[:-1]:
+        if not guards:
             for name in bound - found.keys():
                 aliases.pop(name, None)
         for name, bases in found.items():
@@ -306,17 +356,53 @@ class _Reader:
             self.own |= assigned
             changed |= assigned | self.extended[function.name]
         for name in bound | changed:
-            self.definitions.setdefault(name, []).append(nodes)
+            counted = syntax.find_guards(guards, name)
+            self._note_place(name, statement, is_certain=name in bound and not counted)
+            self.definitions.setdefault(name, []).append((*counted, statement))
+        return statement
+
+    def _read_import(self, guards: tuple[ast.AST, ...], statement: ast.Import | ast.ImportFrom) -> ast.AST:
+        """Read an import. Its guards count, and that it follows a definition of its name."""
+        if not any(map(syntax.is_type_checking, guards)):
+            self.modules.update(syntax.imported_modules(statement, self.scope))
+        if any(syntax.is_type_checking(each) or syntax.is_main_guard(each) for each in guards):
+            guards = ()
+        standing = ast.copy_location(ast.Import([]), statement)  # without the names: those of modules do not count
+        for name, target in syntax.list_bindings(statement, self.scope):
+            counted = syntax.find_guards(guards, name)
+            if name == "*":
+                self.stars[target.module] = () if self.is_cell else place_of(statement)
+            elif target not in self.imports.setdefault(name, []):
+                self._note_place(name, statement, is_certain=not counted)
+            if name != "*":
+                self.imports[name].append(target)
+            if counted or name in self.definitions:
+                self.definitions.setdefault(name, []).append((*counted, standing))
+        return standing
+
+    def _note_place(self, name: str, statement: ast.AST, *, is_certain: bool) -> None:
+        if not self.is_cell:
+            self.places.setdefault(name, []).append((place_of(statement), is_certain))
 
     def parts(self) -> dict[str, Any]:
         """Return the parts of the `Source`."""
-        definitions = {
-            name if name in self.own else CHANGED + name: found
-            for name, found in self.definitions.items()
-            if name in self.own or name in self.imports
-        }
-        parts = {"definitions": definitions, "imports": self.imports, "stars": tuple(self.stars)}
+        definitions: dict[str, list[tuple[ast.AST, ...]]] = {}
+        for name, found in self.definitions.items():
+            counted = found if self.stars else self._without_tries(name, found)
+            if name in self.own:
+                definitions[name] = counted
+            elif name in {*self.imports, "*"} and any(nodes[1:] or not _is_import(nodes) for nodes in counted):
+                definitions[CHANGED + name] = counted
+        names = self.own | self.imports.keys()
+        places = {name: found for name, found in self.places.items() if name in names and (found[1:] or self.stars)}
+        parts = {"definitions": definitions, "imports": self.imports, "stars": self.stars, "places": places}
         return {**parts, "modules": frozenset(self.modules), "extended": self.extended}
+
+    def _without_tries(self, name: str, found: list[tuple[ast.AST, ...]]) -> list[tuple[ast.AST, ...]]:
+        """Leave out what a `try` tries before the only definition of a name: where it has failed, no result used the name."""
+        if len(self.imports.get(name, ())) + sum(not _is_import(nodes) for nodes in found) > 1:
+            return found
+        return [tuple(each for each in nodes if not isinstance(each, ast.Try | ast.ExceptHandler)) for nodes in found]
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -396,7 +482,7 @@ def _read_notebook(shell: Any, scope: dict[str, Any]) -> _Notebook:
     versions: dict[str, list[tuple[int, str]]] = {}
     times: dict[int, int] = {}
     for time, statement in enumerate(statements):
-        for name in syntax.find_certain_names(statement):
+        for name in syntax.find_certain_names(statement) - {"*"}:
             version = f"{name}@{time}"
             if name in reader.definitions or name in reader.imports:
                 versions.setdefault(name, []).append((time, version))
@@ -409,8 +495,7 @@ def _read_notebook(shell: Any, scope: dict[str, Any]) -> _Notebook:
                 reader.own.add(version)
             reader.aliases.pop(name, None)
         for nodes in syntax.top_statements([statement], ()):
-            reader.read(nodes)
-            times[id(nodes[-1])] = time
+            times[id(reader.read(nodes))] = time
     for name, found in reader.definitions.items():
         # A cell that runs twice counts once, and the last of several values of one item counts.
         reader.definitions[name] = [*{syntax.name_change(nodes): nodes for nodes in found}.values()]
@@ -421,6 +506,20 @@ def _read_notebook(shell: Any, scope: dict[str, Any]) -> _Notebook:
 def _is_function_at(node: ast.AST, line: int, name: str) -> bool:
     is_function = isinstance(node, (*syntax.FUNCTIONS, ast.Lambda))
     return is_function and getattr(node, "name", "<lambda>") == name and _first_line(node) == line
+
+
+def _heads(names: Iterable[str]) -> set[str]:
+    """Return the first parts of dotted names."""
+    return {each.partition(".")[0] for each in names}
+
+
+def _is_import(nodes: tuple[ast.AST, ...]) -> bool:
+    return isinstance(nodes[-1], ast.Import)
+
+
+def place_of(node: Any) -> Place:
+    """Return the line and the column of a node."""
+    return node.lineno, node.col_offset
 
 
 def _first_line(node: Any) -> int:
@@ -567,7 +666,7 @@ def find_source(name: str, root: str) -> Source | None:
     known = _SOURCES.get(file)
     if module is None or (known is not None and known.scope.get("__name__") != name):
         # Not imported, or under another name, as the file of a run is: its source counts in any case.
-        return known if known is not None and known.is_imported else _read_unloaded(file, name)
+        return known if known is not None else _read_unloaded(file, name)
     return source_of(file, vars(module))
 
 

@@ -29,6 +29,8 @@ _GIVING = {"get", "items", "pop", "setdefault", "values"}
 """The methods that return parts of a value."""
 _PASSING = {"enumerate", "iter", "list", "reversed", "sorted", "tuple", "zip"}
 """The functions that return their arguments, or their items."""
+_TELLING = {"critical", "debug", "error", "exception", "info", "log", "print", "warn", "warning"}
+"""The functions and methods that only tell something, and do not fail."""
 _SPECIFIERS = {"Field", "attrib", "field", "ib"}
 """The functions that describe a field: of dataclasses, attrs and pydantic."""
 _DEFAULTS = {"default", "default_factory", "factory"}
@@ -255,7 +257,8 @@ def _find_bases(value: ast.expr) -> set[str]:
 
 def is_main_guard(test: ast.AST) -> bool:
     """Return whether a condition is `__name__ == "__main__"`."""
-    return any(isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(test))
+    names = ast.walk(test) if isinstance(test, ast.expr) else ()
+    return any(isinstance(node, ast.Name) and node.id == "__name__" for node in names)
 
 
 def _child_nodes(node: ast.AST) -> list[Any]:
@@ -282,6 +285,18 @@ def find_called_functions(statement: ast.AST, functions: Mapping[str, Function])
         function = call.func if isinstance(call, ast.Call) else call
         if isinstance(function, ast.Name) and function.id in functions:
             yield functions[function.id]
+
+
+def find_called_names(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the names that statements call, as decorators, too."""
+    called = [each.func for node in nodes for each in ast.walk(node) if isinstance(each, ast.Call)]
+    called += [each for node in nodes for each in getattr(node, "decorator_list", ())]
+    return {each.id for each in called if isinstance(each, ast.Name)}
+
+
+def is_definition(statement: ast.AST) -> bool:
+    """Return whether a statement defines a function or class."""
+    return isinstance(statement, _DEFINITIONS)
 
 
 def find_set_names(function: Function) -> tuple[set[str], set[str]]:
@@ -502,17 +517,73 @@ def is_type_checking(test: ast.AST) -> bool:
     return isinstance(test, ast.Name | ast.Attribute) and read_dotted_name(test).rpartition(".")[2] == "TYPE_CHECKING"
 
 
-def top_statements(body: Iterable[ast.stmt], tests: tuple[ast.AST, ...]) -> Iterator[tuple[ast.AST, ...]]:
-    """Yield the statements of a module, each after the conditions of the `if`s that contain it."""
+def top_statements(body: Iterable[ast.stmt], guards: tuple[ast.AST, ...]) -> Iterator[tuple[ast.AST, ...]]:
+    """Yield the statements of a module, each after its guards: what decides whether it runs.
+
+    They are the conditions of the `if`s that contain it, and what a `try` tries before it, with the handled errors.
+    """
     for statement in body:
         if isinstance(statement, ast.If):
-            yield (*tests, statement.test)
-            yield from top_statements([*statement.body, *statement.orelse], (*tests, statement.test))
+            yield (*guards, test := statement.test)
+            yield from top_statements(statement.body, (*guards, test))
+            in_both = find_bound_names(statement.body)[0] & find_bound_names(statement.orelse)[0]
+            for each in statement.orelse:
+                bound = find_bound_names([each])[0]  # of a name that both branches bind, the order tells which is which
+                negated = test if bound and bound <= in_both else ast.UnaryOp(ast.Not(), test)
+                yield from top_statements([each], (*guards, negated))
         elif isinstance(statement, ast.Try | ast.TryStar):
-            handled = [inner for handler in statement.handlers for inner in handler.body]
-            yield from top_statements([*statement.body, *handled, *statement.orelse, *statement.finalbody], tests)
+            yield from _tried_statements(statement, guards)
         else:
-            yield (*tests, statement)
+            yield (*guards, statement)
+
+
+def _tried_statements(statement: ast.Try | ast.TryStar, guards: tuple[ast.AST, ...]) -> Iterator[tuple[ast.AST, ...]]:
+    tried: list[ast.stmt] = []
+    before = guards
+    for each in statement.body:
+        yield from top_statements([each], before)
+        if isinstance(each, ast.Import | ast.ImportFrom):  # by its text: the tried module does not count as a whole
+            tried.append(ast.Expr(ast.Constant(ast.unparse(each))))
+        elif _may_fail(each):
+            tried.append(each)
+        before = (*guards, ast.Try([*tried], [], [], [])) if tried else guards
+    yield from top_statements(statement.orelse, before)
+    handled: list[ast.expr] = []
+    for handler in statement.handlers:
+        handled.append(handler.type or ast.Name("BaseException", ast.Load()))
+        guard = ast.ExceptHandler(ast.Tuple([*handled], ast.Load()), None, tried)
+        yield from top_statements(handler.body, (*guards, guard))
+    yield from top_statements(statement.finalbody, guards)
+
+
+def _may_fail(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Expr(ast.Call(ast.Name(name) | ast.Attribute(attr=name))) if name in _TELLING:
+            return False
+        case ast.Assign([ast.Name()], ast.Constant()) | ast.AnnAssign(ast.Name(), _, ast.Constant() | None):
+            return False
+        case ast.Expr(ast.Constant()):
+            return False
+    return not isinstance(statement, (*_DEFINITIONS, ast.Pass))
+
+
+def find_guards(nodes: tuple[ast.AST, ...], name: str) -> tuple[ast.AST, ...]:
+    """Return the guards of a statement that matter for a name, without the failed import of the name itself.
+
+    Args:
+        nodes: the guards.
+        name: the name.
+    """
+    return tuple([each for each in nodes if not _is_fallback(each, name)]) if nodes else ()
+
+
+def _is_fallback(guard: ast.AST, name: str) -> bool:
+    match guard:
+        case ast.ExceptHandler(
+            ast.Tuple([ast.Name("ImportError" | "ModuleNotFoundError")]), None, [ast.Expr(ast.Constant(str(text)))]
+        ):
+            return name in re.findall(r"\w+", text)
+    return False
 
 
 # The cells of a notebook or an `ipython` terminal, as their shell has run them.
