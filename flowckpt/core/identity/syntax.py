@@ -464,11 +464,12 @@ def find_used_names(
 def _callable_parts(node: Any, hidden: frozenset[str], used: set[str]) -> Iterator[tuple[ast.AST, frozenset[str]]]:
     """Yield the parts of a function, each with the names that are local in it."""
     body = [node.body] if isinstance(node, ast.Lambda) else node.body
-    arguments = [each for each in ast.iter_child_nodes(node.args) if isinstance(each, ast.arg)]
+    parts = [*ast.iter_child_nodes(node.args)]
+    arguments = [each for each in parts if isinstance(each, ast.arg)]
     hidden |= {each.name for each in getattr(node, "type_params", ())}
     inner = hidden | find_bound_names(body)[0] | {argument.arg for argument in arguments}
     yield from ((each, inner) for each in body)
-    outer = [each for each in ast.iter_child_nodes(node.args) if not isinstance(each, ast.arg)]
+    outer = [each for each in parts if not isinstance(each, ast.arg)]
     outer += [] if isinstance(node, ast.Lambda) else [*node.decorator_list, *getattr(node, "type_params", ())]
     yield from ((each, hidden) for each in outer)
     for annotation in (*(argument.annotation for argument in arguments), getattr(node, "returns", None)):
