@@ -60,6 +60,10 @@ LIBRARY = "import "
 """Stands before the name of a library's module or function that was reached, in the place of a file."""
 
 
+_FEW = 16
+"""A name with more definitions stands for a whole module."""
+
+
 class Code(NamedTuple):
     """The identity of a function's code.
 
@@ -191,9 +195,10 @@ class _Walk:
             ]
             found: list[tuple[Source, str]] = []
             for dotted, targets in uses:
+                is_module = len(targets) > _FEW  # as a whole: its first definition stands for it
                 for target, defined in targets:
                     is_known = (key := (target.file, defined)) in known
-                    if is_known or defined != dotted:
+                    if (is_known or defined != dotted) and not (is_module and (target, defined) != targets[0]):
                         self._uses.append(((source.file, name), dotted, key, is_known))
                     if not is_known:
                         known.add(key)

@@ -208,16 +208,17 @@ class Source:
         Each has the number of the statements before. What a called function of the module reads is read, too.
         """
         found = list[str]()
-        for number, nodes in enumerate(self.definitions[name] if self.places and " " not in name else ()):
+        if not self.places or " " in name:
+            return found
+        last = max(place for places in self.places.values() for place, _ in places[1:] or places)
+        for number, nodes in enumerate(self.definitions[name]):
             place = place_of(nodes[-1])
-            passed = {
-                each: before
-                for each, places in self.places.items()
-                if len(places) > 1 and each != name.removeprefix(CHANGED) and any(at > place for at, _ in places)
-                if (before := sum(at < place for at, _ in places))
-            }
-            read = self._find_read_names(nodes) & passed.keys() if passed else ()
-            found += [f"{number} {each} {passed[each]}" for each in sorted(read) if self._is_own(each)]
+            read = self._find_read_names(nodes) & self.places.keys() if place < last else set[str]()
+            for each in sorted(read - {name.removeprefix(CHANGED)}):
+                places = [at for at, _ in self.places[each]]
+                before = sum(at < place for at in places)
+                if before and max(places) > place and self._is_own(each):
+                    found.append(f"{number} {each} {before}")
         return found
 
     def _find_read_names(self, nodes: tuple[ast.AST, ...]) -> set[str]:
@@ -333,6 +334,7 @@ class _Reader:
     modules: set[str] = attrs.field(factory=set)
     extended: dict[str, set[str]] = attrs.field(factory=dict)
     aliases: dict[str, set[str]] = attrs.field(factory=dict)
+    wholes: set[str] = attrs.field(factory=set)
 
     def read(self, nodes: tuple[Any, ...]) -> ast.AST:
         """Read a statement, which follows its guards; return the node that stands for it in the definitions."""
@@ -350,7 +352,10 @@ class _Reader:
                 aliases.pop(name, None)
         for name, bases in found.items():
             aliases[name] = {other for base in bases for other in aliases.get(base, {base})}
-        changed = changed.union(*(aliases.get(name, ()) for name in changed))
+        self.wholes = (self.wholes | found.keys()) if syntax.is_of_name(statement) else (self.wholes - found.keys())
+        # A method of a part counts only if it extends it or takes from it.
+        surely = self.wholes | syntax.find_bound_names([statement], is_cell=True)[1]
+        changed = changed.union(*(aliases.get(name, ()) for name in changed & surely))
         for function in syntax.find_called_functions(statement, self.functions):
             assigned, self.extended[function.name] = syntax.find_set_names(function)
             self.own |= assigned

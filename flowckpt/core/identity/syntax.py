@@ -13,6 +13,7 @@ import linecache
 import re
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType
 from typing import Any, NamedTuple, TypeAlias
@@ -31,6 +32,8 @@ _PASSING = {"enumerate", "iter", "list", "reversed", "sorted", "tuple", "zip"}
 """The functions that return their arguments, or their items."""
 _TELLING = {"critical", "debug", "error", "exception", "info", "log", "print", "warn", "warning"}
 """The functions and methods that only tell something, and do not fail."""
+_MOST_TRIED = 30
+"""How many statements before another one count in a `try`: each statement has a copy of them."""
 _SPECIFIERS = {"Field", "attrib", "field", "ib"}
 """The functions that describe a field: of dataclasses, attrs and pydantic."""
 _DEFAULTS = {"default", "default_factory", "factory"}
@@ -228,6 +231,10 @@ def find_aliases(statement: ast.AST) -> dict[str, set[str]]:
         match node:
             case ast.For(target=ast.expr() as target, iter=ast.Tuple(elts=values) | ast.List(elts=values)):
                 pairs = [(target, value) for value in values]
+            case ast.For(target=ast.Tuple(elts=[_, target]), iter=ast.Call(ast.Name("enumerate"), [value, *_])):
+                pairs = [(target, value)]
+            case ast.For(target=ast.Tuple(elts=targets), iter=ast.Call(ast.Name("zip"), values)):
+                pairs = [*zip(targets, values, strict=False)]
             case ast.For(target=target, iter=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
                 pairs = [(target, value)]
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
@@ -236,20 +243,36 @@ def find_aliases(statement: ast.AST) -> dict[str, set[str]]:
                 pairs = [(target, value) for target in targets]
         for target, value in pairs:
             for name in find_bound_names([target])[0]:
-                found.setdefault(name, set()).update(_find_bases(value))
+                found.setdefault(name, set()).update(_find_bases(value, is_of_items=isinstance(node, ast.For)))
         waiting += [each for each in _child_nodes(node) if isinstance(each, ast.stmt | ast.match_case)]
     return {name: bases for name, bases in found.items() if bases}
 
 
-def _find_bases(value: ast.expr) -> set[str]:
-    """Return the names whose values, or parts of them, an expression stands for."""
+def is_of_name(statement: ast.AST) -> bool:
+    """Return whether a statement assigns the value of a name, or loops over it, and not over a part of it."""
+    return isinstance(getattr(statement, "iter", getattr(statement, "value", None)), ast.Name)
+
+
+def _find_bases(value: ast.expr, *, is_of_items: bool) -> set[str]:
+    """Return the names whose values, or parts of them, an expression stands for.
+
+    Args:
+        value: the expression.
+        is_of_items: whether its items are meant, which a copy or a slice has, too.
+    """
     match value:
         case ast.Call(func=ast.Attribute(value=inner, attr=method)) if method in _GIVING:
-            return _find_bases(inner)
-        case ast.Call(func=ast.Name(id=function), args=args) if function in _PASSING:
-            return set[str]().union(*map(_find_bases, args))
-        case ast.Attribute(value=inner) | ast.Subscript(value=inner):
-            return _find_bases(inner)
+            return _find_bases(inner, is_of_items=is_of_items)
+        case ast.Call(func=ast.Name(id=function), args=args) if is_of_items and function in _PASSING:
+            return set[str]().union(*(_find_bases(each, is_of_items=True) for each in args))
+        case ast.BoolOp(values=either):
+            return set[str]().union(*(_find_bases(each, is_of_items=is_of_items) for each in either))
+        case ast.IfExp(body=first, orelse=second):
+            return _find_bases(first, is_of_items=is_of_items) | _find_bases(second, is_of_items=is_of_items)
+        case ast.Attribute(value=inner):
+            return _find_bases(inner, is_of_items=is_of_items)
+        case ast.Subscript(value=inner, slice=index) if is_of_items or isinstance(index, ast.Constant | ast.Name):
+            return _find_bases(inner, is_of_items=is_of_items)
         case ast.Name(id=name):
             return {name}
     return set()
@@ -527,9 +550,12 @@ def top_statements(body: Iterable[ast.stmt], guards: tuple[ast.AST, ...]) -> Ite
         if isinstance(statement, ast.If):
             yield (*guards, test := statement.test)
             yield from top_statements(statement.body, (*guards, test))
-            in_both = find_bound_names(statement.body)[0] & find_bound_names(statement.orelse)[0]
+            branches = [_count_bound(statement.body), _count_bound(statement.orelse)]
+            in_both = {name for name, count in branches[0].items() if count == branches[1][name] == 1}
             for each in statement.orelse:
-                bound = find_bound_names([each])[0]  # of a name that both branches bind, the order tells which is which
+                bound = find_bound_names([each])[
+                    0
+                ]  # of a name that each branch binds once, the order tells which is which
                 negated = test if bound and bound <= in_both else ast.UnaryOp(ast.Not(), test)
                 yield from top_statements([each], (*guards, negated))
         elif isinstance(statement, ast.Try | ast.TryStar):
@@ -538,16 +564,25 @@ def top_statements(body: Iterable[ast.stmt], guards: tuple[ast.AST, ...]) -> Ite
             yield (*guards, statement)
 
 
+def _count_bound(body: Iterable[ast.stmt]) -> Counter[str]:
+    return Counter(name for each in body for name in find_bound_names([each])[0])
+
+
 def _tried_statements(statement: ast.Try | ast.TryStar, guards: tuple[ast.AST, ...]) -> Iterator[tuple[ast.AST, ...]]:
+    imported: dict[str, set[str]] = {}
+    others: list[ast.stmt] = []
     tried: list[ast.stmt] = []
     before = guards
     for each in statement.body:
         yield from top_statements([each], before)
-        if isinstance(each, ast.Import | ast.ImportFrom):  # by its text: the tried module does not count as a whole
-            tried.append(ast.Expr(ast.Constant(ast.unparse(each))))
+        if isinstance(each, ast.Import | ast.ImportFrom):
+            for alias in each.names:
+                source = alias.name if isinstance(each, ast.Import) else str(each.module) if not each.level else "."
+                imported.setdefault(source.partition(".")[0], set()).add(alias.asname or alias.name.partition(".")[0])
         elif _may_fail(each):
-            tried.append(each)
-        before = (*guards, ast.Try([*tried], [], [], [])) if tried else guards
+            others = [*others[1 - _MOST_TRIED :], each]
+        tried = [*(_stand_for_import(*imported[name], package=name) for name in sorted(imported)), *others]
+        before = (*guards, ast.Try(tried, [], [], [])) if tried else guards
     yield from top_statements(statement.orelse, before)
     handled: list[ast.expr] = []
     for handler in statement.handlers:
@@ -555,6 +590,13 @@ def _tried_statements(statement: ast.Try | ast.TryStar, guards: tuple[ast.AST, .
         guard = ast.ExceptHandler(ast.Tuple([*handled], ast.Load()), None, tried)
         yield from top_statements(handler.body, (*guards, guard))
     yield from top_statements(statement.finalbody, guards)
+
+
+def _stand_for_import(*bound: str, package: str) -> ast.Expr:
+    """Return what counts of tried imports: the package, not its module, and in any order; the bound names do not."""
+    standing = ast.Expr(ast.Constant(package))
+    standing.bound = bound  # type: ignore[attr-defined]
+    return standing
 
 
 def _may_fail(statement: ast.stmt) -> bool:
@@ -581,9 +623,9 @@ def find_guards(nodes: tuple[ast.AST, ...], name: str) -> tuple[ast.AST, ...]:
 def _is_fallback(guard: ast.AST, name: str) -> bool:
     match guard:
         case ast.ExceptHandler(
-            ast.Tuple([ast.Name("ImportError" | "ModuleNotFoundError")]), None, [ast.Expr(ast.Constant(str(text)))]
+            ast.Tuple([ast.Name("ImportError" | "ModuleNotFoundError")]), None, [ast.Expr(ast.Constant(str())) as tried]
         ):
-            return name in re.findall(r"\w+", text)
+            return name in getattr(tried, "bound", ())
     return False
 
 
