@@ -16,8 +16,8 @@ from tests import shape
 BOUNDS = {  # the figure today; behind it the target
     "modules": 318,
     "modules, those of later features left out": 281,  # 285
-    "lines, comments and blanks left out": 78_475,
-    "code lines, docstrings left out too": 61_741,  # 38,000 for what there was when the target was set
+    "lines, comments and blanks left out": 78_468,
+    "code lines, docstrings left out too": 61_731,  # 38,000 for what there was when the target was set
     "median module": 263,  # rises when small modules are merged; 100 to 400 is natural
     "largest module": 862,  # 900
     "modules crossed by a checkpointed step": 16,  # 16

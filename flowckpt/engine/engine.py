@@ -407,7 +407,8 @@ class WorkflowEngine:
             ApprovalStaleError: what is to be approved has changed since the run asked.
             SettingError: the store cannot deliver signals.
         """
-        return await self._answer(workflow_id, name, by, comment, request, options, is_approved=True)
+        answer = {"by": by, "comment": comment, "request": request, "is_approved": True}
+        return await self._answer(workflow_id, name, options, **answer)
 
     async def reject(
         self,
@@ -420,31 +421,12 @@ class WorkflowEngine:
         options: RunOptions | None = None,
     ) -> Sent:
         """Reject what a run asks for; see `WorkflowEngine.approve`."""
-        return await self._answer(workflow_id, name, by, comment, request, options, is_approved=False)
+        answer = {"by": by, "comment": comment, "request": request, "is_approved": False}
+        return await self._answer(workflow_id, name, options, **answer)
 
-    async def _answer(
-        self,
-        workflow_id: str,
-        name: str,
-        by: str,
-        comment: str,
-        request: str,
-        options: RunOptions | None,
-        *,
-        is_approved: bool,
-    ) -> Sent:
-        return await session.respond.send_answer(
-            self.store,
-            self._clock,
-            workflow_id,
-            name,
-            is_approved=is_approved,
-            by=by,
-            comment=comment,
-            request=request,
-            verifier=self._verifier,
-            options=options or RunOptions(),
-        )
+    async def _answer(self, workflow_id: str, name: str, options: RunOptions | None, **answer: Any) -> Sent:
+        answer |= {"verifier": self._verifier, "options": options or RunOptions()}
+        return await session.respond.send_answer(self.store, self._clock, workflow_id, name, **answer)
 
     async def cancel(
         self,

@@ -602,15 +602,20 @@ def pays():
 """
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="the system lists no processes")
-@pytest.mark.parametrize("ends_well", [True, False])
-def test_a_command_that_outlives_its_process_is_not_run_beside_itself(flowckpt, tmp_path, ends_well):
-    (tmp_path / "pay.py").write_text(COMMAND)
+def leave_command(flowckpt):
+    """Kill a run whose command goes on."""
+    (flowckpt.directory / "pay.py").write_text(COMMAND)
     owner = flowckpt.start("run", "pay.py", "--id", "one")
     flowckpt.wait_for("pay")
     owner.kill()
     owner.wait()
     owner.stdout.close(), owner.stderr.close()  # the command holds the other ends
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="the system lists no processes")
+@pytest.mark.parametrize("ends_well", [True, False])
+def test_a_command_that_outlives_its_process_is_not_run_beside_itself(flowckpt, tmp_path, ends_well):
+    leave_command(flowckpt)
     ran = flowckpt("resume", "one").expect(15)
     command = int(re.search(r"its command still runs \(process (\d+)", ran.err)[1])
     assert "pay" in flowckpt("recover").expect(1).err
@@ -761,12 +766,7 @@ def test_a_fork_does_not_do_what_its_source_is_doing_at_this_moment(flowckpt, tm
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="the system lists no processes")
 def test_a_fork_does_not_do_what_a_command_of_its_dead_source_still_does(flowckpt, tmp_path):
-    (tmp_path / "pay.py").write_text(COMMAND)
-    owner = flowckpt.start("run", "pay.py", "--id", "one")
-    flowckpt.wait_for("pay")
-    owner.kill()
-    owner.wait()
-    owner.stdout.close(), owner.stderr.close()  # the command holds the other ends
+    leave_command(flowckpt)
     flowckpt("fork", "one", "--id", "two").expect(0)
     assert "may still be running it" in flowckpt("resume", "two").expect(15).err
     (tmp_path / "quick").touch()

@@ -259,7 +259,7 @@ def test_a_race_whose_members_were_edited_ends_like_a_clean_run(edit: str, reuse
     clean = WorkflowEngine(MemoryCheckpointStore()).run_sync(edited)
     assert resumed.output == clean.output != first.output, "a member that was stopped does not stand for a winner"
     assert set(ran) <= set(after) - {each for each in first.output if each != "stopped"}, "what succeeded is reused"
-    assert bool(ran) == any(f"[{each}]" in str(planned) for each in after), "and the plan says who runs"
+    assert bool(ran) == any(f"[{each}]" in str(planned) for each in after), "and the plan names the members that run"
     assert all(f"[{each}]" in str(planned) for each in ran)
     assert not in_sync(engine).plan(edited, workflow_id="run").stale
 

@@ -64,6 +64,20 @@ _FEW = 16
 """A name with more definitions stands for a whole module."""
 
 
+IS_OWN = "?"
+"""Stands after the name of an import that has several modules: which of them are the project's."""
+
+
+class _Use(NamedTuple):
+    """A name in a definition, and a definition that it stands for; each definition has its file and its name."""
+
+    user: tuple[str, str]
+    dotted: str
+    target: tuple[str, str]
+    is_known: bool
+    """Whether the target had been reached before."""
+
+
 class Code(NamedTuple):
     """The identity of a function's code.
 
@@ -160,7 +174,7 @@ class _Walk:
     _entered: dict[Source, set[str]] = attrs.field(factory=dict)
     _reached: dict[tuple[str, str], str] = attrs.field(factory=dict)
     _resolved: dict[tuple[str, ...], list[tuple[Source, str]]] = attrs.field(factory=dict)
-    _uses: list[tuple[tuple[str, str], str, tuple[str, str], bool]] = attrs.field(factory=list)
+    _uses: list[_Use] = attrs.field(factory=list)
 
     def enter(self, source: Source | None, names: tuple[str, ...]) -> None:
         """Start with definitions of a module."""
@@ -199,7 +213,7 @@ class _Walk:
                 for target, defined in targets:
                     is_known = (key := (target.file, defined)) in known
                     if (is_known or defined != dotted) and not (is_module and (target, defined) != targets[0]):
-                        self._uses.append(((source.file, name), dotted, key, is_known))
+                        self._uses.append(_Use((source.file, name), dotted, key, is_known))
                     if not is_known:
                         known.add(key)
                         found.append((target, defined))
@@ -227,12 +241,12 @@ class _Walk:
             if not file.startswith(LIBRARY):
                 known = numbers.setdefault(_without_line(name), {})
                 known.setdefault(text, len(known))
-        for user, dotted, used, is_known in self._uses:
-            names = _without_line(user[1]), _without_line(used[1])
+        for user, dotted, target, is_known in self._uses:
+            names = _without_line(user[1]), _without_line(target[1])
             parts = [_without_line(each) for each in dotted.split(".")]
             is_renamed = bool(dotted) and names[1].lstrip(CHANGED) not in parts
             if is_renamed or (is_ordered and is_known and len(numbers[names[1]]) > 1):
-                of = [numbers[name][self._reached[key]] for name, key in zip(names, (user, used), strict=True)]
+                of = [numbers[name][self._reached[key]] for name, key in zip(names, (user, target), strict=True)]
                 yield f"{names}: {'.'.join(parts)} {of if is_ordered else ''}"
 
     def resolve(self, source: Source, head: str, rest: list[str]) -> list[tuple[Source, str]]:
@@ -261,7 +275,7 @@ class _Walk:
         if changed in source.definitions and (any(is_own) or source.is_guarded(changed)):
             found.append((source, changed))
         if is_own != sorted(is_own):  # libraries count by their names, which tell no order
-            self._reached[source.file, f"{head}?"] = ", ".join(map(str, is_own))
+            self._reached[source.file, head + IS_OWN] = ", ".join(map(str, is_own))
         for target in targets:
             found += self._resolve_import(head, target, rest)
         return found

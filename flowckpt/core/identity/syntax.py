@@ -594,9 +594,7 @@ def _tried_statements(statement: ast.Try | ast.TryStar, guards: tuple[ast.AST, .
 
 def _stand_for_import(*bound: str, package: str) -> ast.Expr:
     """Return what counts of tried imports: the package, not its module, and in any order; the bound names do not."""
-    standing = ast.Expr(ast.Constant(package))
-    standing.bound = bound  # type: ignore[attr-defined]
-    return standing
+    return ast.Expr(ast.Constant(package, kind=" ".join(sorted(bound))))  # the kind of a constant is in no text
 
 
 def _may_fail(statement: ast.stmt) -> bool:
@@ -623,9 +621,11 @@ def find_guards(nodes: tuple[ast.AST, ...], name: str) -> tuple[ast.AST, ...]:
 def _is_fallback(guard: ast.AST, name: str) -> bool:
     match guard:
         case ast.ExceptHandler(
-            ast.Tuple([ast.Name("ImportError" | "ModuleNotFoundError")]), None, [ast.Expr(ast.Constant(str())) as tried]
+            ast.Tuple([ast.Name("ImportError" | "ModuleNotFoundError")]),
+            None,
+            [ast.Expr(ast.Constant(kind=str(bound)))],
         ):
-            return name in getattr(tried, "bound", ())
+            return name in bound.split()
     return False
 
 

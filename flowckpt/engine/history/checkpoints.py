@@ -24,10 +24,17 @@ from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
 from flowckpt.engine.dry.recorded_drive import follow
 from flowckpt.engine.rules.judge import evidence_reasons
-from flowckpt.engine.rules.paths import ROLLBACK, find_undone_in_races, root_failures, step_of, undone_paths
+from flowckpt.engine.rules.paths import (
+    ROLLBACK,
+    find_undone_in_races,
+    list_in_flight,
+    root_failures,
+    step_of,
+    undone_paths,
+)
 from flowckpt.engine.run.lease import hold_lease, require_run, save_after
 from flowckpt.engine.run.notify import answer_documents
-from flowckpt.engine.run.resumption import drop_reusable, list_in_flight
+from flowckpt.engine.run.resumption import drop_reusable, read_started_steps
 from flowckpt.engine.values.failures import read_answer
 from flowckpt.engine.values.inputs import rebind_recorded
 from flowckpt.engine.values.options import RunOptions
@@ -308,8 +315,7 @@ async def roll_back(
         latest = require_run(workflow_id, lease.latest)
         refuse_task(workflow_id, latest)
         target = await find_standing_checkpoint(store, workflow_id, latest, checkpoint_id)
-        view = as_view(latest.step_results)
-        undone = find_undone(view)
+        undone = find_undone(view := as_view(latest.step_results))
         length = count_standing(view[: count_resumable(target)], undone)
         dropped = view[length:]
         moved, answers = await rechecking.check_claims(target, target.step_results[:length], base=latest)
@@ -319,6 +325,7 @@ async def roll_back(
         is_there = latest.reason is Reason.MANUAL and latest.metadata.get(ROLLED_BACK) == place and not dropped
         if is_there or target.sequence == latest.sequence:
             return RolledBack(workflow_id, **place, steps=length, dropped=(), attempt=latest.attempt, is_new=False)
+        started = await read_started_steps(store, workflow_id, latest) if latest.status is Status.RUNNING else ()
         superseded = Superseded(latest.metadata)
         superseded.add((each for each in dropped if execution_of(each) not in undone), is_decided=True)
         kept = rechecking.options.add_to_metadata(drop_reusable(latest.metadata))
@@ -334,7 +341,7 @@ async def roll_back(
             status=Status.SUSPENDED,
             evidence=answers,
             snapshot=target.held_snapshot,
-            in_flight=await list_in_flight(store, workflow_id, latest),
+            in_flight=list_in_flight(latest, started),
             partial=target.partial,
             metadata={**restore_waits(metadata, target.metadata, dropped), ROLLED_BACK: place},
             output=None,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from operator import itemgetter
 from typing import Any
 
-from flowckpt.core.records import StepResult
+from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.core.records.result import FAN_OUTS
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 from flowckpt.core.system.declared import type_name
@@ -350,6 +350,14 @@ def find_unended(started: Iterable[str], results: Iterable[StepResult]) -> list[
     """Return the steps that were started and have no recorded end, without the undos."""
     ended = {each.path for each in results}
     return [path for path in started if path not in ended and step_of(path) == path]
+
+
+def list_in_flight(latest: CheckpointData, started: Iterable[str]) -> tuple[str, ...]:
+    """Return the steps without a recorded end, also those that only the store knows the last owner to have started.
+
+    An attempt that runs no step saves them, because the store forgets them then.
+    """
+    return tuple(dict.fromkeys((*latest.in_flight, *find_unended(started, latest.step_results))))
 
 
 def undone_paths(results: Iterable[StepResult]) -> set[str]:

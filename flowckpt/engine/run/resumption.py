@@ -26,7 +26,6 @@ from flowckpt.engine.rules.paths import (
     find_handled_failure,
     find_path,
     find_undone_in_races,
-    find_unended,
     is_stopped,
     is_within,
     results_after,
@@ -309,16 +308,6 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     final = None if options.from_step else final_error(workflow_id, latest)
     messages = await _read_messages(store, workflow_id, latest)
     return Resumption(latest, bound, *parts, messages, is_guarded, final, undone)
-
-
-async def list_in_flight(store: StoreBase, workflow_id: str, latest: CheckpointData) -> tuple[str, ...]:
-    """Return the steps without a recorded end, also those that only the store knows the last owner to have started.
-
-    A new attempt that runs no step saves them, because the store forgets them then.
-    """
-    started = await read_started_steps(store, workflow_id, latest) if latest.status is Status.RUNNING else ()
-    unended = find_unended(started, as_view(latest.step_results))
-    return tuple(dict.fromkeys((*latest.in_flight, *unended)))
 
 
 async def note_runners(

@@ -17,10 +17,10 @@ from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.ids import new_message_id
 from flowckpt.core.system.process import send_if_expected
 from flowckpt.engine.rules.crash_loop import list_crash_sites
-from flowckpt.engine.rules.paths import ROLLBACK, find_not_yielded, find_unended, step_of
+from flowckpt.engine.rules.paths import ROLLBACK, find_not_yielded, find_unended, list_in_flight, step_of
 from flowckpt.engine.run.inbox import change_tags, make_cancel_request, remove_cancel_requests
 from flowckpt.engine.run.lease import find_live_interrupts, hold_lease, require_run, save_after
-from flowckpt.engine.run.resumption import count_crashes, list_in_flight, read_started_steps
+from flowckpt.engine.run.resumption import count_crashes, read_started_steps
 from flowckpt.engine.undo.compensate import check_cancel, drop_unfinished, note_failed_step
 from flowckpt.engine.values.superseded import Superseded
 from flowckpt.errors import InputError, RequestPendingError, RunLockedError
@@ -235,16 +235,14 @@ async def tag_run(
         return await _load_latest(store, workflow_id)
     async with hold_lease(store, workflow_id) as lease:
         latest = require_run(workflow_id, lease.latest)
-        metadata = change_tags(latest.metadata, change)
+        metadata, started = change_tags(latest.metadata, change), tuple[str, ...]()
         if latest.status is Status.RUNNING:  # the attempt that starts here must not count as a crash
             started = await read_started_steps(store, workflow_id, latest)
             count = await count_crashes(store, lease, latest, started)
             before = attrs.evolve(count, count=max(count.count - 1, 0))
             metadata = before.add_to_metadata(metadata, results=len(latest.step_results), partial=latest.partial)
-        in_flight = await list_in_flight(store, workflow_id, latest)
-        return await save_after(
-            store, clock, lease, latest, "@tagged", evidence=(), metadata=metadata, in_flight=in_flight
-        )
+        changes = {"evidence": (), "metadata": metadata, "in_flight": list_in_flight(latest, started)}
+        return await save_after(store, clock, lease, latest, "@tagged", **changes)
 
 
 async def checkpoint_run(

@@ -43,7 +43,7 @@ from flowckpt.core.system.functions import versions_of
 from flowckpt.engine import dry, session, undo
 from flowckpt.engine.rules.crash_loop import CrashCount, limit_of
 from flowckpt.engine.rules.judge import Judge, keep_partial
-from flowckpt.engine.rules.paths import FAILED_AT, UNFINISHED, find_unended
+from flowckpt.engine.rules.paths import FAILED_AT, UNFINISHED, list_in_flight
 from flowckpt.engine.rules.reasons import LIMITS, ResumePolicy, ReuseMode
 from flowckpt.engine.run.checkpointer import Checkpointer, RunFacts, SavePolicy
 from flowckpt.engine.run.context import LOOK_NS, RunContext
@@ -579,7 +579,7 @@ class Session:
             latest,
             Waits.of(latest.metadata),
             dict(latest.partial),
-            {*latest.in_flight, *find_unended(started, latest.step_results)},  # a cancel that dies must not lose them
+            {*list_in_flight(latest, started)},  # a cancel that dies must not lose them
             superseded=Superseded(latest.metadata),
         )
         return self._make_drive(lease, origin, undoing)
